@@ -29,7 +29,8 @@ def order(
       arguments: flags of `distrl train`.
       experiment: an Experiment; None: the flags name one.
       argv: `sys.argv` as modules are to see it that are imported there.
-      module_flags: values of absl flags that such modules may define, by name.
+      module_flags: values of absl flags that such modules may define, by name. Those that cannot
+        be pickled are left out.
 
     Raises:
       ConfigError: the experiment cannot be pickled.
@@ -37,7 +38,10 @@ def order(
     from distrl.launch.python.pickling import dumps
 
     pickled = None if experiment is None else _pickled(experiment)
-    flags = dumps(dict(module_flags))
+    flags: dict[str, bytes] = {}
+    for name, value in module_flags.items():
+        with contextlib.suppress(Exception):  # whatever pickling a user's object raises
+            flags[name] = dumps(value)
     return pickle.dumps((os.getpid(), list(sys.path), list(argv), arguments, pickled, flags))
 
 
@@ -85,9 +89,9 @@ def main() -> None:
 
         ours = set(FLAGS)
         experiment = loads(pickled)
-        for name, value in loads(module_flags).items():
+        for name, value in module_flags.items():
             if name in FLAGS and name not in ours:
-                FLAGS[name].value = value
+                FLAGS[name].value = loads(value)
         return experiment
 
     this = os.getpid()

@@ -3,8 +3,10 @@
 import errno
 import io
 import os
+import pickle
 import signal
 import sys
+import threading
 
 import pytest
 
@@ -96,3 +98,9 @@ def test_characters_that_the_callers_encoding_lacks_are_escaped(monkeypatch, run
         patch.setattr(sys, "stdout", stream)
         run_code("print('Gr\\u00f6\\u00dfe')", False)
     assert stream.buffer.getvalue() == b"Gr\\xf6\\xdfe\n"
+
+
+def test_a_flag_that_cannot_be_pickled_is_left_out():
+    module_flags = {"width": 30, "lock": threading.Lock()}
+    order = training_process.order([], None, ["script.py"], module_flags)
+    assert pickle.loads(order)[-1].keys() == {"width"}
