@@ -151,7 +151,11 @@ class Run:
 def load_run(path: str | Path, *, trust: bool = False, command: str = "load_run") -> Run:
     """See `distrl.load_run`. Args: command: what needs the run, for messages."""
     folder = Path(path)
-    if not (folder / CONFIG).exists():
+    try:
+        is_run = (folder / CONFIG).exists()
+    except PermissionError as error:  # another user's
+        raise ConfigError(f"{command}: {folder} cannot be read: {error.strerror}") from error
+    if not is_run:
         raise ConfigError(f"{command}: {folder} is not the folder of a run: it has no {CONFIG}")
     run = Run(folder, trust=trust)
     try:

@@ -95,6 +95,17 @@ def test_logs_of_a_node(tmp_path, capsys, locked):
     assert capsys.readouterr().out == "first\nsecond\n"
 
 
+def test_a_folder_that_may_not_be_searched_is_refused(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run")
+
+    def exists(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(run), "exists", exists)  # which a mode does not do to root
+    with pytest.raises(ConfigError, match=r"^stop: .*/run cannot be read: Permission denied$"):
+        stop.stop(["distrl stop", str(run)])
+
+
 @pytest.mark.parametrize(
     "last", [0, signal.SIGCONT, signal.SIGINT], ids=["check", "first", "second"]
 )
