@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from distrl import specs
+from distrl import random_keys, specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
 from distrl.errors import ConfigError
 from distrl.gradients.shares import BatchFacts, ShareGradients, leaves_of_share, split
@@ -37,7 +37,7 @@ def check_own_loss(agent: Agent, length: int) -> None:
         return
     struct = specs.trajectory_struct(agent.env_spec, extras_struct(agent), state_struct(agent))
     batch = _unequal_batch(agent, length)
-    params = jax.jit(agent.initial_params)(jax.random.PRNGKey(0))
+    params = jax.jit(agent.initial_params)(random_keys.root(0))
     state = jax.jit(agent.initial_learner_state)(params)
     whole, _ = jax.jit(agent.compute_gradients)(params, state, batch)
     gradients = ShareGradients(agent, struct, length, _BATCH)

@@ -13,7 +13,7 @@ COLUMNS = frozenset({
     "failure_rate", "time_out_rate", "env_restarts", "unrolls", "seconds_waiting",
     "unrolls_too_old", "updates_skipped", "table_size", "rounds", "unrolls_in_time",
     "unrolls_late_kept", "unrolls_late_dropped", "bottleneck", "spent", "time", "batches",
-    "metrics",
+    "metrics", "evaluations",
 })  # fmt: skip
 _FAMILIES = ("mean_return_", "evaluation_", "time_")
 
