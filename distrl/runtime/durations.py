@@ -2,7 +2,6 @@
 
 import math
 import numbers
-import sys
 from typing import Any
 
 from distrl.errors import ConfigError
@@ -39,10 +38,13 @@ def check_duration(
 
 
 def _as_float(value: Any) -> float:
-    """Returns a number as float; NaN: it is no number, or larger than any float."""
+    """Returns a number as float; NaN: it is no number, or beyond the range of floats."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return math.nan
-    return math.nan if isinstance(value, int) and value > sys.float_info.max else float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
 
 
 def longest_wait(seconds: float) -> float:

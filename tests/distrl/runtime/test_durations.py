@@ -43,7 +43,7 @@ FINITE = [
 
 
 @pytest.mark.parametrize(("name", "settings", "field"), [*ANY, *FINITE])
-@pytest.mark.parametrize("value", [math.nan, 0, -1.0, -math.inf, "60", True, 10**400])
+@pytest.mark.parametrize("value", [math.nan, 0, -1.0, -math.inf, "60", True, 10**400, -(10**400)])
 def test_what_is_no_duration_is_refused(name, settings, field, value):
     with pytest.raises(ConfigError) as error:
         settings(**{field: value})
