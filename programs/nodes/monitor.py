@@ -42,7 +42,7 @@ class MonitorNode:
         endings: dict[str, tuple[str, bool]] = {}
 
         def end(task: str, reason: str, reached: bool) -> None:
-            print_line(reason)
+            print_line(f"{task}: {reason}" if len(experiment.tasks) > 1 else reason)
             endings[task] = reason, reached
             with self._allocating:
                 self._allocator.end(task)

@@ -228,6 +228,8 @@ def test_a_policy_with_all_its_updates_holds_up_nobody(tmp_path, topology, name,
     done = finish(command, 120.0)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert learner_steps(tmp_path) == LIMITED[name]
+    for policy, (updates, _) in LIMITED[name].items():
+        assert f"[monitor/0] {policy}: {updates} updates\n" in done.stdout
 
 
 def test_settings_of_policies_are_flags_and_kept():
