@@ -27,10 +27,10 @@ class AgentConfig(Protocol):
     """An algorithm's settings.
 
     It may also have `check_replay(replay: ReplayConfig, batch_size: int)`, which raises ConfigError
-    if the algorithm can't learn from such a table or batch; `on_policy`, true if it learns from its
-    own policy's actions only; `whole_episodes`, true if it learns from unrolls that are whole
-    episodes; `anneal_over_budget`: see `distrl.annealing`; and `defaults`, the parts of an
-    experiment that suit it: see `distrl.agents.defaults`.
+    if the algorithm can't learn from such a table or batch; `acts`, false if it chooses no actions;
+    `on_policy`, true if it learns from its own policy's actions only; `whole_episodes`, true if it
+    learns from unrolls that are whole episodes; `anneal_over_budget`: see `distrl.annealing`; and
+    `defaults`, the parts of an experiment that suit it: see `distrl.agents.defaults`.
     """
 
     def make(self, env_spec: specs.EnvironmentSpec) -> Agent:

@@ -77,6 +77,11 @@ class Tunable:
         return bool(getattr(self.agent, "on_policy", False))
 
     @property
+    def acts(self) -> bool:
+        """The algorithm's."""
+        return bool(getattr(self.agent, "acts", True))
+
+    @property
     def whole_episodes(self) -> bool:
         """The algorithm's."""
         return bool(getattr(self.agent, "whole_episodes", False))

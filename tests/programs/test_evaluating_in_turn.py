@@ -7,6 +7,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 import pytest
 
+from distrl.agents.tunable import Tunable
 from distrl.checkpointing.store import Checkpoints
 from distrl.config import EvaluatorConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
@@ -82,6 +83,7 @@ def experiment(goal, policies=None, **settings):
 def test_each_learner_that_can_act_is_evaluated_alone():
     policies = {
         "none": learner(Silent()),
+        "tuned": learner(Tunable(Silent(), {"learning_rate": (1e-4, 1e-2)})),
         "one": learner(Always(action=1)),
         "two": learner(Always(action=2)),
     }

@@ -10,6 +10,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.prediction import PredictionConfig, balance
+from distrl.agents.tunable import Tunable
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
@@ -72,5 +73,7 @@ def test_it_does_not_act_and_has_no_memory():
     environment = PythonEnvironment(CountingEnvironment, "counting")
     with pytest.raises(ConfigError, match="'p' has PredictionConfig, which chooses no actions"):
         Experiment(environment, policies={"p": PredictionConfig("return")})
-    with pytest.raises(ConfigError, match="PredictionConfig, which chooses no actions"):
-        Experiment(environment, PredictionConfig("return"))
+    tunable = Tunable(PredictionConfig("return"), {"learning_rate": (1e-4, 1e-2)})
+    for agent in (PredictionConfig("return"), tunable):
+        with pytest.raises(ConfigError, match="which chooses no actions"):
+            Experiment(environment, agent)
