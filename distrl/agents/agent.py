@@ -253,8 +253,8 @@ def initial_row(agent: Agent) -> State:
         first = np.asarray(leaf)[0].tobytes()
         if any(row.tobytes() != first for row in np.asarray(rows)):
             raise SpecError(
-                f"initial_state({_BATCH}) of {type(agent).__name__} has rows that differ from "
-                f"initial_state(1), in state{jax.tree_util.keystr(path)}: every stream begins with "
+                f"agent's initial_state({_BATCH}) has rows that differ from initial_state(1), in "
+                f"state{jax.tree_util.keystr(path)}: every stream begins with "
                 "the one row of initial_state(1); take what differs between streams from "
                 "timestep.env_id in actor_step"
             )

@@ -79,7 +79,7 @@ class Member(CheckingAgent):
 
 @pytest.mark.parametrize("initial", [jnp.arange, lambda size: jnp.full(size, size, jnp.int32)])
 def test_streams_that_begin_with_states_of_their_own_are_refused(initial):
-    message = r"initial_state\(3\) of Member has rows .* in state\['head'\]: .* timestep\.env_id"
+    message = r"^agent's initial_state\(3\) has rows .* in state\['head'\]: .* timestep\.env_id"
     with pytest.raises(SpecError, match=message):
         Inferencer(Member(initial), None, seed=0, max_streams=4)
 
