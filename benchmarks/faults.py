@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NOTES = Path(__file__).with_suffix(".jsonl")
-MATRIX = "tests/programs/test_fault_matrix.py"
+MATRIX = "tests/programs/faults/test_fault_matrix.py"
 KINDS = ("raise", "exit", "sigkill", "sigsegv", "sigstop", "loop", "block", "constructor")
 HEAD = """# The outcome for each node and fault
 

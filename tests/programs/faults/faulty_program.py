@@ -1,6 +1,6 @@
 """A real program with one node that misbehaves.
 
-    python -m tests.programs.faulty_program RUN_DIR NODE KIND FLAG...
+    python -m tests.programs.faults.faulty_program RUN_DIR NODE KIND FLAG...
 
 FLAGs: a topology, a replay backend, a launch type, `always` (in each life, not only in the first).
 The node misbehaves when the file RUN_DIR/now is there, or in its constructor. What `distrl train`

@@ -77,7 +77,7 @@ class Program(Command):
 
     def __init__(self, folder: Path, cell: Cell):
         flags = [cell.topology, cell.backend, cell.launch_type, *["always"] * cell.always]
-        module = ("tests.programs.faulty_program", "{}", cell.node, cell.kind)
+        module = ("tests.programs.faults.faulty_program", "{}", cell.node, cell.kind)
         super().__init__(folder, *flags, module=module)
 
     def until(self, condition: Callable[[], bool], what: str, timeout: float = BOUND_S) -> float:

@@ -20,7 +20,7 @@ from distrl.experiment import LearnerConfig
 from distrl.goal import Goal
 from distrl.programs.learner_processes import ProcessGroupSpec, about, share_of
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EXPERIMENT = presets.experiment("CartPole-v1")
 
 

@@ -28,8 +28,8 @@ from distrl.transforms import FrameStack, ObservationNormalizer
 from distrl.variables.client import ConstantSource, VariableClient
 from tests.support.selection import full, slow
 
-ROOT = Path(__file__).parents[2]
-ACTING = Path(__file__).with_name("policies.py")
+ROOT = Path(__file__).parents[3]
+ACTING = Path(__file__).with_name("acting_policy.py")
 BATCH, STEPS = 8, 130  # 1,040 observations
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.programs.test_resume import Run
+from tests.programs.resuming.test_resume import Run
 from tests.support.commands import TRAINING
 
 _TRAIN_S = 8.0

@@ -14,7 +14,7 @@ from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.programs.single_process import single_process
 
-EXAMPLE = Path(__file__).parents[2] / "examples/own_network.py"
+EXAMPLE = Path(__file__).parents[3] / "examples/own_network.py"
 
 
 def test_it_trains_and_is_loaded_without_its_file(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """Acts by a policy in a process that has nothing else; see test_load_policy.py.
 
-  python policies.py RUN FILE    FILE: a pickle of observations, rewards and firsts, [steps, batch]
+  python acting_policy.py RUN FILE
+
+FILE is a pickle of observations, rewards and firsts, `[steps, batch]`.
 
 Writes FILE.out: a pickle of the actions of a batch, and of one environment alone.
 """

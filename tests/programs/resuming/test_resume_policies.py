@@ -26,7 +26,7 @@ from distrl.launch.supervision.result import EXIT_FINISHED
 from distrl.programs.running.saving import make_checkpointer
 from distrl.programs.single_process import SingleProcess, single_process
 from distrl.rules import Rule
-from tests.programs.test_resume import OFTEN, Run, check_resumed
+from tests.programs.resuming.test_resume import OFTEN, Run, check_resumed
 from tests.support.commands import EXPERIMENTS, finish, skip_without_reverb
 from tests.support.experiments import agents, tasks
 from tests.support.selection import full, slow
