@@ -134,6 +134,11 @@ def algorithm(config: Any) -> Any:
     return inner if dataclasses.is_dataclass(inner) else config
 
 
+def is_own(value: Any) -> bool:
+    """Returns whether a value's class is a user's own, and not of this package."""
+    return type(value).__module__.partition(".")[0] != "distrl"
+
+
 def with_settings(config: Any, **settings: Any) -> Any:
     """Returns `config` with other settings of its `algorithm`, as `dataclasses.replace`."""
     if algorithm(config) is not config:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from distrl import random_keys, specs
 from distrl.agents.agent import Agent, extras_struct, state_struct
+from distrl.agents.settings import is_own
 from distrl.errors import ConfigError
 from distrl.gradients.shares import BatchFacts, ShareGradients, leaves_of_share, split
 from distrl.gradients.update import Part, combine
@@ -33,7 +34,7 @@ def check_own_loss(agent: Agent, length: int) -> None:
     Raises:
       ConfigError: they differ by more than rounding.
     """
-    if type(agent).__module__.partition(".")[0] == "distrl":
+    if not is_own(agent):
         return
     struct = specs.trajectory_struct(agent.env_spec, extras_struct(agent), state_struct(agent))
     batch = _unequal_batch(agent, length)

@@ -8,7 +8,7 @@ from distrl.agents.agent import Agent
 from distrl.agents.modules.images import has_channels_last
 from distrl.agents.modules.inputs import has_mask
 from distrl.agents.modules.torsos import has_scaled_integers
-from distrl.agents.settings import algorithm
+from distrl.agents.settings import algorithm, is_own
 from distrl.checkpointing.resume_point import check_agent, check_params
 from distrl.checkpointing.store import TABLE, Checkpoint, Checkpoints
 from distrl.errors import ConfigError, SpecError
@@ -154,8 +154,7 @@ def _may_store_settings(agent: AgentConfig) -> bool:
 
     The package's algorithms store only what is named an initial value.
     """
-    package = type(agent).__module__.partition(".")[0]
-    return package != "distrl" or algorithm(agent) is not agent
+    return is_own(agent) or algorithm(agent) is not agent
 
 
 def _without_effect(observation: Nest) -> set[str]:
