@@ -3,7 +3,7 @@
 import csv
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from distrl.errors import ConfigError
@@ -120,20 +120,19 @@ def last_row(folder: SweepFolder, trial: Trial) -> dict[str, float]:
 
 def damage(folder: SweepFolder) -> list[str]:
     """Returns a line for each policy whose metrics cannot be read, and which so has no figures."""
-    lines = []
+    lines: list[str] = []
     for trial in folder.trials:
         for part in Run(folder.run_dir(trial)).parts:
-            try:
-                newest_row(part.path / METRICS)
-            except ConfigError as error:
-                lines.append(str(error))
+            _newest_row(part, lines.append)
     return lines
 
 
-def _newest_row(part: Run) -> dict[str, float]:
+def _newest_row(part: Run, tell: Callable[[str], None] = lambda line: None) -> dict[str, float]:
+    """Returns a policy's newest row; empty: there is none. Args: tell: takes why none is read."""
     try:
         return newest_row(part.path / METRICS) or {}
-    except ConfigError:  # `damage` tells it; the other trials have a table all the same
+    except ConfigError as error:  # the other trials have a table all the same
+        tell(str(error))
         return {}
 
 
