@@ -36,12 +36,11 @@ class TasksEvaluator:
         self._evaluator: Evaluator | MultiAgentEvaluator
         if builder.experiment.assignment is None:
             policies = {}
-            for name in (name for name, each in builders.items() if each.task.is_evaluated):
-                variables = VariableClient(sources[name], NEVER)
-                policies[name] = (
-                    builders[name].make_evaluation_inferencer(variables, pool.num_envs, life),
-                    variables,
-                )
+            for name, each in builders.items():
+                if each.task.is_evaluated:
+                    variables = VariableClient(sources[name], NEVER)
+                    inferencer = each.make_evaluation_inferencer(variables, pool.num_envs, life)
+                    policies[name] = inferencer, variables
             self._evaluator = Evaluator(pool, policies)
         else:
             self._evaluator = _of_agents(builders, pool, sources, life)
