@@ -71,7 +71,8 @@ class Goal:
         from, as for `max_env_steps`.
       max_trained_steps: transitions that the learner trains on, each as often as it is sampled.
       max_learner_steps: updates that the learner makes.
-      max_seconds: seconds since the first learner step.
+      max_seconds: seconds since the first learner step; what a resumed program takes to start is
+        not among them.
     """
 
     mean_return: float | str | None = "auto"

@@ -9,6 +9,7 @@ from typing import Any
 
 from distrl.episodes import RecentEpisodes
 from distrl.goal import Goal, Progress
+from distrl.metrics.learning_clock import LearningClock
 from distrl.metrics.progress_line import progress_line
 from distrl.metrics.reports import (
     ACTED,
@@ -81,7 +82,7 @@ class Monitor:
         self._evaluations = 0  # in this program
         self._own: dict[str, float | None] = {}  # columns of single nodes
         self._began = time.monotonic()
-        self._first_update: float | None = None
+        self._learning = LearningClock()
         self._last_line = (self._began, 0)
         self._ended = False
         self._writer = writer or MetricsWriter(())
@@ -138,8 +139,6 @@ class Monitor:
     def state(self) -> dict[str, Any]:
         """Returns everything known, as plain data for JSON; safe in any thread."""
         with self._lock:
-            now = time.monotonic()
-            learning = None if self._first_update is None else now - self._first_update
             return {
                 "env_steps_acted": self._acted,
                 "env_steps_unreported": self._unreported,
@@ -148,8 +147,8 @@ class Monitor:
                 "env_restarts": self._restarts,
                 "learner": dict(self._learner),
                 "evaluation": dict(self._evaluation),
-                "seconds": now - self._began,
-                "seconds_learning": learning,
+                "seconds": time.monotonic() - self._began,
+                "seconds_learning": self._learning.seconds,
                 "mean_return": self.mean_return,
                 "full_window": self._recent.is_full,
             }
@@ -165,8 +164,8 @@ class Monitor:
             if SPENT in self._learner and self._goal.is_acted(self._acted, self._episodes):
                 self._learner[SPENT] = self._goal.acting_budget  # smaller than before
             self._began = time.monotonic() - state["seconds"]
-            if state["seconds_learning"] is not None:
-                self._first_update = time.monotonic() - state["seconds_learning"]
+            learned = state["seconds_learning"] or 0.0  # older ones have None
+            self._learning.restore(int(self._learner.get("learner_steps", 0)), learned)
             self._last_line = (time.monotonic(), self._acted)
             self._writer.resume(self._acted)
 
@@ -203,9 +202,9 @@ class Monitor:
         self._restarts += int(report.get("env_restarts", 0))
         if kind == LEARNED:
             self._learner.update(report)
-            if self._first_update is None and report["learner_steps"] > 0:
-                self._first_update = time.monotonic()
-                self._printer(f"first learner step after {self._first_update - self._began:.1f} s")
+            first = self._learning.add(report["learner_steps"])
+            if first is not None:
+                self._printer(f"first learner step after {first:.1f} s")
         elif kind == EVALUATED:
             count = self._evaluation.get("evaluations", 0) + 1  # in all programs
             self._evaluation = {**report, "evaluations": count}
@@ -293,8 +292,7 @@ class Monitor:
             self._status.write(self._with_clock(row))
 
     def _with_clock(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        learning = 0.0 if self._first_update is None else time.monotonic() - self._first_update
-        return {**row, "seconds_learning": round(learning, 2)}
+        return {**row, "seconds_learning": round(self._learning.seconds, 2)}
 
     def close(self) -> None:
         """Prints the last lines and closes the files."""
@@ -310,14 +308,13 @@ class Monitor:
         """Calls `on_end` the first time that the goal or a budget is reached."""
         if self._ended:
             return
-        seconds = 0.0 if self._first_update is None else time.monotonic() - self._first_update
         verdict = self._goal.judge(
             Progress(
                 env_steps=self._acted,
                 episodes=self._episodes,
                 trained_steps=int(self._learner.get("env_steps", 0)),
                 learner_steps=int(self._learner.get("learner_steps", 0)),
-                seconds=seconds,
+                seconds=self._learning.seconds,
                 mean_return=self.mean_return,
                 success_rate=self._recent.success_rate,
                 full_window=self._recent.is_full,
