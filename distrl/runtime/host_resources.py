@@ -118,6 +118,20 @@ def free_memory(root: Path = Path("/")) -> int:
     return max(0, int(free))
 
 
+def free_tasks(root: Path = Path("/")) -> float:
+    """Returns how many more processes and threads the cgroups allow; infinite if none limits them.
+
+    Args:
+      root: the folder that contains `proc` and `sys`.
+    """
+    free = math.inf
+    for group in _cgroups(root, "pids"):
+        limit = _read(group / "pids.max").strip()
+        if limit.isdecimal():  # otherwise "max", or there is no such file
+            free = min(free, int(limit) - int(_read(group / "pids.current") or 0))
+    return max(0, free)
+
+
 def oom_kills(root: Path = Path("/")) -> int:
     """Returns how many processes the kernel has killed so far because it was out of memory.
 

@@ -57,7 +57,7 @@ class StartUp:
         if self.is_over or event not in _PHASES:
             return
         with self._lock:
-            self._of_jax[_PHASES[event]] += seconds
+            self._of_jax[_PHASES[event]] += max(0.0, seconds)  # by a clock that may be set back
             self._compiled += _PHASES[event] == "compilation"
 
     def on_event(self, event: str) -> None:

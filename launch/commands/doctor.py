@@ -1,5 +1,6 @@
 """`distrl doctor`: what is installed, what works here, and what to do about what does not."""
 
+import math
 import os
 import platform
 import resource
@@ -17,7 +18,7 @@ from distrl.launch.network.endpoints import Endpoints
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
 from distrl.programs import substrate
 from distrl.programs.substrate.builtin import ADDRESS_NAME
-from distrl.runtime.host_resources import usable_cores
+from distrl.runtime.host_resources import free_tasks, usable_cores
 from distrl.runtime.provenance import versions
 from distrl.shared_memory import segment
 
@@ -157,6 +158,11 @@ def check_limits() -> Finding:
         shown[1] += f" (of which you have {used:,})"
         if threads - used < _LEAST_THREADS:
             raised.append(f"ulimit -u {used + _LEAST_THREADS}")
+    allowed = free_tasks()
+    if allowed != math.inf:
+        shown[1] += f" (the cgroup allows {allowed:,} more)"
+        if allowed < _LEAST_THREADS:
+            raised.append("a higher pids.max (docker run --pids-limit, TasksMax= of systemd)")
     said = f"{shown[0]} open files, {shown[1]} processes and threads, {usable_cores()} cores"
     if not raised:
         return Finding("limits", "ok", said)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distrl.launch import posix
+from distrl.launch.local.robust_streams import stop_waiting_for_readers
 from distrl.launch.supervision import signals
 from distrl.runtime import process_exit
 
@@ -144,5 +145,6 @@ def _judge(code: int, facts: dict[str, Any], passed_on: list[int]) -> int:
     if "code" in facts and not facts.get("unsaid"):  # the program has said why
         return result.exit_code
     line = f"{result.status}: {result.reason} (exit status {result.exit_code}{what})"
+    stop_waiting_for_readers()
     print(f"distrl: {line}", file=sys.stderr)
     return result.exit_code

@@ -5,28 +5,54 @@ import io
 import os
 import select
 import sys
+import threading
+import time
 from typing import Any
 
 _ESCAPE = "backslashreplace"
 _WITH_SURROGATES = "distrl.surrogateescape"
-_FULL_S = 1.0  # that a reader may take to make room in a pipe that was set to not block
+_CHUNK = 4096  # bytes that a writable pipe takes without blocking (PIPE_BUF)
+_FULL_S = 1.0  # that a reader may take to make room where nobody waits for it
+_CHECK_S = 0.2
+
+_hurried = threading.Event()
+
+
+def stop_waiting_for_readers() -> None:
+    """Has all that is written from now on, or waits now, be dropped if its reader stalls."""
+    _hurried.set()
 
 
 class _RobustFile(io.FileIO):
-    """A file that drops what cannot be written."""
+    """A file that drops what cannot be written.
+
+    A reader that reads no further, as `| less`, is waited for until `stop_waiting_for_readers`; in
+    a pipe that was set to not block it never is.
+    """
+
+    _stalled = False
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         try:
-            written = super().write(view)
-            if written is None:
-                poll = select.poll()
-                poll.register(self.fileno(), select.POLLOUT)
-                poll.poll(_FULL_S * 1000)
-                written = super().write(view)
+            written = super().write(view[:_CHUNK]) if self._has_room() else None
         except OSError:
             written = None
         return len(view) if written is None else written
+
+    def _has_room(self) -> bool:
+        """Returns whether the reader has made room, in time."""
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLOUT)
+        hurried_since = None
+        while not poll.poll(0 if self._stalled else _CHECK_S * 1000):
+            if _hurried.is_set() or not os.get_blocking(self.fileno()):
+                hurried_since = hurried_since or time.monotonic()
+                self._stalled = self._stalled or time.monotonic() - hurried_since > _FULL_S
+                if self._stalled:
+                    return False
+        self._stalled = False
+        return True
 
 
 def install_robust_streams() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from distrl.launch.local.robust_streams import stop_waiting_for_readers
 from distrl.launch.local.tracing import TRACE_SIGNAL, obey_trace_order, take_trace_orders
 from distrl.launch.supervision.signals import ignore, interrupt_number, meaning
 from distrl.runtime.durations import longest_wait
@@ -94,6 +95,7 @@ class StopOnSignals:
             return
         self.caught.append(number)
         self._stop.set()
+        stop_waiting_for_readers()
         line = "distrl: stopping; press Ctrl-C again to kill immediately"
         print(line, file=sys.stderr, flush=True)
 

@@ -1,5 +1,6 @@
 """Cores, memory and out-of-memory kills of a process's cgroup, on made-up file trees."""
 
+import math
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 
 from distrl.runtime.host_resources import (
     free_memory,
+    free_tasks,
     idle_seconds,
     memory_limit,
     oom_kills,
@@ -248,3 +250,33 @@ def test_idle_seconds_are_those_of_all_cores(tmp_path):
     tick = os.sysconf("SC_CLK_TCK")
     assert idle_seconds(tmp_path) == 450 / tick
     assert idle_seconds(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({}, math.inf),
+        ({**V2, f"{MINE}/pids.max": "max\n", f"{MINE}/pids.current": "9\n"}, math.inf),
+        ({**V2, f"{MINE}/pids.max": "60\n", f"{MINE}/pids.current": "9\n"}, 51),
+        (
+            {
+                **V2,
+                "sys/fs/cgroup/jobs/pids.max": "20\n",
+                "sys/fs/cgroup/jobs/pids.current": "21\n",
+                f"{MINE}/pids.max": "60\n",
+                f"{MINE}/pids.current": "9\n",
+            },
+            0,
+        ),
+        (
+            {
+                "proc/self/cgroup": "7:pids:/mine\n",
+                "sys/fs/cgroup/pids/mine/pids.max": "30\n",
+                "sys/fs/cgroup/pids/mine/pids.current": "10\n",
+            },
+            20,
+        ),
+    ],
+)
+def test_the_smallest_rest_of_processes_counts(tmp_path, files, free):
+    assert free_tasks(tree(tmp_path, files)) == free

@@ -1,5 +1,6 @@
 """What `distrl doctor` finds, and what it says about what does not work."""
 
+import math
 import os
 import resource
 import shutil
@@ -103,6 +104,7 @@ def test_no_shared_memory_is_a_fault(monkeypatch, tmp_path):
 @pytest.mark.parametrize(("files", "state"), [(256, "note"), (4096, "ok"), (-1, "ok")])
 def test_few_open_files_are_a_note(monkeypatch, files, state):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
+    monkeypatch.setattr(doctor, "free_tasks", lambda: math.inf)
     assert doctor.check_limits().state == state
 
 
@@ -120,11 +122,22 @@ def test_few_threads_are_a_note(monkeypatch, user, limit, advice):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], limits[which]))
     monkeypatch.setattr(os, "getuid", lambda: user)
     monkeypatch.setattr(doctor, "_threads", lambda: 700)
+    monkeypatch.setattr(doctor, "free_tasks", lambda: math.inf)
     monkeypatch.setattr(doctor, "usable_cores", lambda: 3)  # of more, by a quota
     found = doctor.check_limits()
     assert (found.state, found.advice) == ("note" if advice else "ok", advice)
     assert found.said.endswith(", 3 cores")
     assert ("1,500 (of which you have 700) processes" in found.said) == bool(advice)
+
+
+@pytest.mark.parametrize(("allowed", "state"), [(60, "note"), (5000, "ok")])
+def test_few_threads_that_the_cgroup_allows_are_a_note(monkeypatch, allowed, state):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (4096, resource.RLIM_INFINITY))
+    monkeypatch.setattr(doctor, "free_tasks", lambda: allowed)
+    found = doctor.check_limits()
+    assert found.state == state
+    assert f"(the cgroup allows {allowed:,} more)" in found.said
+    assert ("pids.max" in found.advice) == (state == "note")
 
 
 def test_threads_of_a_user_are_counted(tmp_path):

@@ -109,3 +109,32 @@ print(sys.argv[1], "\\xb1", "\\ud800")
         check=True,
     )
     assert done.stdout == b"f\xc3\xa4r " + rb"\xb1 \ud800" + b"\n"
+
+
+def test_a_reader_that_stalls_is_not_waited_for_after_a_stop(tmp_path):
+    """Printing threads wait for it before, also within one print, and get on at once after it."""
+    program = """
+import sys, threading
+from distrl.launch.local.robust_streams import install_robust_streams, stop_waiting_for_readers
+install_robust_streams()
+printer = threading.Thread(target=print, args=("x" * 1_000_000,), daemon=True)
+printer.start()
+printer.join(0.5)
+waited = printer.is_alive()
+stop_waiting_for_readers()
+printer.join(30)
+print("more")
+open(sys.argv[1], "w").write(f"{waited} {printer.is_alive()}")
+"""
+    reader, writer = os.pipe()
+    subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "file"],
+        cwd=Path(__file__).parents[3],
+        stdout=writer,
+        stderr=writer,
+        timeout=50,
+        check=True,
+    )
+    os.close(writer)
+    os.close(reader)
+    assert (tmp_path / "file").read_text() == "True False"
