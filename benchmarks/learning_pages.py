@@ -9,13 +9,12 @@ from learning import ROOT, Note
 from learning_stats import band, interval, iqm, on_grid
 from learning_tasks import NOT_CHECKED, REMARKS, TASKS, published
 
+from distrl import presets
+
 PAGES = ROOT / "docs" / "results"
 GOALS = ROOT / "docs" / "results.md"
 MARK = "<!-- made by benchmarks/learning.py --report -->"
-TITLES = {
-    "a2c": "A2C", "ddpg": "DDPG", "dqn": "DQN", "impala": "IMPALA", "ppo": "PPO", "r2d2": "R2D2",
-    "reinforce": "REINFORCE", "sac": "SAC", "td3": "TD3",
-}  # fmt: skip
+TITLES = {name: name.upper().replace("_", "-") for name in sorted(presets.AGENTS)}
 SINGLE = "single_process"
 GRID_POINTS = 60
 

@@ -12,15 +12,15 @@ COLUMNS = frozenset({
     "mean_return", "std_return", "min_return", "max_return", "mean_length", "success_rate",
     "failure_rate", "time_out_rate", "env_restarts", "unrolls", "seconds_waiting",
     "unrolls_too_old", "updates_skipped", "table_size", "rounds", "unrolls_in_time",
-    "unrolls_late_kept", "unrolls_late_dropped", "bottleneck", "spent", "time", "batches",
-    "metrics", "evaluations",
+    "unrolls_late_kept", "unrolls_late_dropped", "evaluations",
 })  # fmt: skip
+_TAKEN = COLUMNS | {"bottleneck", "spent", "time", "batches", "metrics"}  # parts of reports
 _FAMILIES = ("mean_return_", "evaluation_", "time_")
 
 
 def is_taken(name: str) -> bool:
     """Returns whether a column has a meaning of its own, which no agent's log may change."""
-    return name in COLUMNS or name.startswith(_FAMILIES)
+    return name in _TAKEN or name.startswith(_FAMILIES)
 
 
 def scalars(logs: Mapping[str, Any], taken: Collection[str]) -> dict[str, float]:

@@ -20,7 +20,8 @@ flags.DEFINE_string(
     None,
     "Environment name, looked up in EnvPool, gymnasium and dm_control, in that order: CartPole-v1, "
     "Pong-v5, MiniGrid-Empty-5x5-v0, cartpole-swingup. A prefix selects one suite: envpool:, gym:, "
-    "dm_control:, minigrid:, ale:. CartPole-v1 unless given.",
+    "dm_control:, minigrid:, ale:, and with several agents pettingzoo: and mpe2:. CartPole-v1 "
+    "unless given.",
 )
 _AGENT_HELP = "Algorithm name{}; impala unless given, or ppo for continuous actions."
 flags.DEFINE_string("agent", None, _AGENT_HELP.format(""))

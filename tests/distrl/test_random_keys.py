@@ -13,7 +13,7 @@ import pytest
 from dm_env import specs as dm_specs
 from jax._src.random import prng
 
-from distrl import specs
+from distrl import presets, specs
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
@@ -22,6 +22,7 @@ from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
+from distrl.agents.reinforce import ReinforceConfig
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.config import ActorsConfig, EvaluatorConfig, LearnerConfig
@@ -133,11 +134,11 @@ def keys(monkeypatch):
 
 
 def experiment(agent, action, *transforms):
-    on_policy = isinstance(agent, (A2CConfig, IMPALAConfig, PPOConfig))
+    on_policy = isinstance(agent, (A2CConfig, IMPALAConfig, PPOConfig, ReinforceConfig))
     return Experiment(
         PythonEnvironment(lambda seed: Steps(seed, action), "steps"),
         agent,
-        ReplayConfig(unroll_length=4, max_size=8)
+        ReplayConfig(unroll_length=4, max_size=8, whole_episodes=isinstance(agent, ReinforceConfig))
         if on_policy
         else ReplayConfig("uniform", 6, 64, min_size_to_sample=4, samples_per_insert=4.0),
         ActorsConfig(num_actors=1, num_envs=4),
@@ -154,10 +155,15 @@ AGENTS = {
     "dqn": full(DQNConfig(SMALL), DISCRETE),
     "noisy dqn": full(NOISY, DISCRETE),
     "r2d2": full(R2D2Config(NetworkConfig(hidden_sizes=(4,), core="lstm"), n_step=1), DISCRETE),
+    "reinforce": full(ReinforceConfig(SMALL), DISCRETE),
     "sac": (SACConfig((4,)), CONTINUOUS),
     "td3": full(TD3Config((4,)), CONTINUOUS),
     "ddpg": full(DDPGConfig((4,)), CONTINUOUS),
 }
+
+
+def test_every_algorithm_is_tried():
+    assert set(AGENTS) >= set(presets.AGENTS)
 
 
 @pytest.mark.parametrize(("agent", "action"), list(AGENTS.values()), ids=list(AGENTS))

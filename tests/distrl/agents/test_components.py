@@ -8,6 +8,7 @@ import optax
 import pytest
 from dm_env import specs as dm_specs
 
+from distrl import presets
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.components import ComponentConfig, component_names, components_of
 from distrl.agents.ddpg import DDPGConfig
@@ -16,6 +17,7 @@ from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
+from distrl.agents.reinforce import ReinforceConfig
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
@@ -46,10 +48,19 @@ AGENTS = {  # settings, spec, and names of the components
         DISCRETE,
         {"torso", "core", "q_head", "value_head", "advantage_stream", "value_stream"},
     ),
+    "reinforce": (
+        ReinforceConfig(SMALL),
+        DISCRETE,
+        {"torso", "policy_head", "value_head"},
+    ),
     "sac": (SACConfig((4,)), CONTINUOUS, {"policy", "critics", "temperature"}),
     "td3": (TD3Config((4,), policy_delay=1), CONTINUOUS, {"policy", "critics"}),
     "ddpg": (DDPGConfig((4,)), CONTINUOUS, {"policy", "critics"}),
 }
+
+
+def test_every_algorithm_is_tried():
+    assert set(AGENTS) >= set(presets.AGENTS)
 
 
 def make(config, spec):

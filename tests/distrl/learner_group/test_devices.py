@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
+from distrl import presets
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.agent import extras_struct
 from distrl.agents.ddpg import DDPGConfig
@@ -16,6 +17,7 @@ from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
+from distrl.agents.reinforce import ReinforceConfig
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.checkpointing.checkpointer import Checkpointer
@@ -55,6 +57,7 @@ AGENTS = {
         (),
     ),
     "r2d2": (R2D2Config(LSTM, burn_in=2, n_step=2, target_period=7), DISCRETE, ()),
+    "reinforce": (ReinforceConfig(SMALL), DISCRETE, ()),
     "sac": (SACConfig((16,)), CONTINUOUS, ()),
     "td3": (TD3Config((16,)), CONTINUOUS, NORMALIZERS),
     "ddpg": (DDPGConfig((16,)), CONTINUOUS, ()),
@@ -136,6 +139,10 @@ def test_a_hundred_updates_give_the_same_parameters(elsewhere, tmp_path):
 
 
 @pytest.mark.slow
+def test_every_algorithm_is_tried():
+    assert set(AGENTS) >= set(presets.AGENTS)
+
+
 @pytest.mark.parametrize("name", list(AGENTS))
 def test_every_agent_learns_the_same(elsewhere, tmp_path, name):
     check_learned(elsewhere, tmp_path, [name])
