@@ -6,6 +6,7 @@ from pathlib import Path
 
 from distrl.config import SupervisionConfig
 from distrl.experiment import Experiment
+from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.local.debugging import Debug
 from distrl.launch.local.launch import NodeOptions, launch_locally
 from distrl.launch.supervision.launch_options import LaunchOptions
@@ -25,7 +26,7 @@ def run(
     experiment: Experiment,
     topology: str,
     run_dir: Path,
-    launch_type: str = "local_mp",
+    launch_type: str = LOCAL_MP,
     *,
     terminal: str = "current_terminal",
     debug: Debug | bool = False,

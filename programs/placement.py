@@ -161,8 +161,9 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     """Places actors on all hosts but the first, and the other nodes on the first.
 
     Actors go where most cores are left for them. Each other host with actors that have their own
-    inferencers gets a relay of each task's parameters. The replay's shards go to the hosts that
-    declare them, if any. Nodes of several tasks are numbered task after task.
+    inferencers gets a relay of each task's parameters. The replay's shards, learners and gradient
+    workers go to the hosts that declare them, if any. Nodes of several tasks are numbered task
+    after task.
 
     Args:
       experiment: what to train.
@@ -231,16 +232,32 @@ def relay_hosts(placement: Placement) -> list[str]:
     return list(dict.fromkeys(hosts))
 
 
+def _declared(hosts: Sequence[Host], field: str, count: int, wanted: str) -> list[Host]:
+    """Returns a host for each of some nodes: those that declare them, or the first one for all.
+
+    Args:
+      hosts: the learner's first.
+      field: of `Host`, with how many of the nodes it gets.
+      count: how many there are.
+      wanted: the same in words.
+
+    Raises:
+      ConfigError: the hosts declare another number.
+    """
+    numbers = {host: getattr(host, field) for host in hosts}
+    declared = [host for host, number in numbers.items() for _ in range(number)]
+    if declared and len(declared) != count:
+        said = " + ".join(f"{host.name}:{field}={n}" for host, n in numbers.items() if n)
+        raise ConfigError(f"--hosts: {said} are {len(declared)}, and {wanted}")
+    return declared or [hosts[0]] * count
+
+
 def _learners(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
-    """Returns the learners' nodes: on the hosts that declare them, or all on the first one."""
+    """Returns the learners' nodes and their hosts."""
     groups, first = experiment.learner_nodes, hosts[0]
-    learners = [host for host in hosts for _ in range(host.learners)] or [first] * len(groups)
-    if len(learners) != len(groups):
-        said = " + ".join(f"{h.name}:learners={h.learners}" for h in hosts if h.learners)
-        raise ConfigError(
-            f"--hosts: {said} are {len(learners)}, and the program has {len(groups)} learners: "
-            f"{', '.join('+'.join(group) for group in groups)}"
-        )
+    names = ", ".join("+".join(group) for group in groups)
+    wanted = f"the program has {len(groups)} learners: {names}"
+    learners = _declared(hosts, "learners", len(groups), wanted)
     away = [host.name for host in learners if host is not first]
     if away and len(groups) == 1:
         raise ConfigError(
@@ -263,13 +280,10 @@ def _learners(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
 
 
 def _shards(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
-    """Returns the replay's nodes: on the hosts that declare shards, or all on the first one."""
+    """Returns the replay's nodes and their hosts."""
     count = sum(task.replay.num_shards for task in experiment.tasks.values())
     first = hosts[0]
-    shards = [host for host in hosts for _ in range(host.replay)] or [first] * count
-    if len(shards) != count:
-        said = " + ".join(f"{host.name}:replay={host.replay}" for host in hosts if host.replay)
-        raise ConfigError(f"--hosts: {said} are {len(shards)}, and replay.num_shards={count}")
+    shards = _declared(hosts, "replay", count, f"replay.num_shards={count}")
     away = [host.name for host in shards if host is not first]
     if away and experiment.checkpoint.replay:
         raise ConfigError(
@@ -281,16 +295,8 @@ def _shards(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
 
 
 def _gradient_workers(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
-    """Returns the gradient workers: on the hosts that declare them, or all on the first one."""
+    """Returns the gradient workers' nodes and their hosts."""
     count = sum(task.learner.num_gradient_workers for task in experiment.tasks.values())
-    workers = [host for host in hosts for _ in range(host.gradient_workers)] or [hosts[0]] * count
-    if len(workers) != count:
-        said = " + ".join(
-            f"{host.name}:gradient_workers={host.gradient_workers}"
-            for host in hosts
-            if host.gradient_workers
-        )
-        raise ConfigError(
-            f"--hosts: {said} are {len(workers)}, and learner.num_gradient_workers={count}"
-        )
+    wanted = f"learner.num_gradient_workers={count}"
+    workers = _declared(hosts, "gradient_workers", count, wanted)
     return {f"gradient_worker/{index}": host.name for index, host in enumerate(workers)}

@@ -95,7 +95,7 @@ def results_table(agent: str) -> str:
 
 
 def updated(agent: str, text: str) -> str:
-    """Returns a page with its two tables written anew."""
+    """Returns a page with its two tables made again."""
     for place in (SETTINGS, RESULTS):
         found = place.search(text)
         if found is None:

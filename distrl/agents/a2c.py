@@ -15,8 +15,8 @@ from distrl.agents.defaults import (
     has_grid,
     has_pixels,
     is_discrete,
-    on_policy_transforms,
     queue,
+    reward_transforms,
 )
 from distrl.agents.losses.means import normalize
 from distrl.agents.losses.returns import gae
@@ -118,7 +118,7 @@ class A2CConfig:
         actors = actors or ActorsConfig(num_envs=num_envs)
         learner = learner or LearnerConfig(batch_size=actors.num_streams)
         replay = queue(actors, learner, unroll_length)
-        return Defaults(actors, learner, replay, on_policy_transforms(env_spec))
+        return Defaults(actors, learner, replay, reward_transforms(env_spec))
 
     def make(self, env_spec: EnvironmentSpec) -> "A2C":
         """Returns the agent for an environment. Raises ConfigError if the two do not fit."""

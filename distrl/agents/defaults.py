@@ -144,7 +144,7 @@ def unrolls_within(max_size: int, env_spec: EnvironmentSpec, unroll_length: int)
     return min(max_size, 3_600_000_000 // (steps * (step_bytes(env_spec) + 20)))
 
 
-def on_policy_transforms(env_spec: EnvironmentSpec) -> tuple[str, ...]:
+def reward_transforms(env_spec: EnvironmentSpec) -> tuple[str, ...]:
     """Returns the transforms that suit algorithms which learn values from rewards of any size."""
     if has_pixels(env_spec):
         return ("reward_clip",)

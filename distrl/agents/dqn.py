@@ -16,7 +16,7 @@ from distrl.agents.defaults import (
     Defaults,
     has_grid,
     has_pixels,
-    on_policy_transforms,
+    reward_transforms,
     sampled,
     unrolls_within,
 )
@@ -200,7 +200,7 @@ class DQNConfig(SavedSettings):
             samples_per_insert=8,
             error_buffer=256,
         )
-        transforms = on_policy_transforms(env_spec)
+        transforms = reward_transforms(env_spec)
         return Defaults(actors, learner, replay, transforms)
 
     def make(self, env_spec: EnvironmentSpec) -> "DQN":

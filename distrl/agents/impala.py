@@ -16,8 +16,8 @@ from distrl.agents.defaults import (
     has_grid,
     has_pixels,
     is_discrete,
-    on_policy_transforms,
     queue,
+    reward_transforms,
 )
 from distrl.agents.losses.rlax_import import rlax
 from distrl.agents.networks import NetworkConfig
@@ -124,7 +124,7 @@ class IMPALAConfig:
         small = has_pixels(env_spec) or has_grid(env_spec) or not is_discrete(env_spec)
         actors = actors or ActorsConfig(num_envs=8 if small else 32)
         learner = learner or LearnerConfig(batch_size=16 if small else 64)
-        transforms = on_policy_transforms(env_spec)
+        transforms = reward_transforms(env_spec)
         return Defaults(actors, learner, queue(actors, learner, 20), transforms)
 
     def make(self, env_spec: EnvironmentSpec) -> "IMPALA":

@@ -17,8 +17,8 @@ from distrl.agents.defaults import (
     has_grid,
     has_pixels,
     is_discrete,
-    on_policy_transforms,
     queue,
+    reward_transforms,
 )
 from distrl.agents.losses.means import mean_over, normalize
 from distrl.agents.losses.minibatches import minibatch_size, take_minibatch
@@ -157,7 +157,7 @@ class PPOConfig:
             num_envs, unroll_length = 8, 64
         else:
             num_envs, unroll_length = 4, 256
-        transforms = on_policy_transforms(env_spec)
+        transforms = reward_transforms(env_spec)
         actors = actors or ActorsConfig(num_envs=num_envs)
         learner = learner or LearnerConfig(batch_size=actors.num_streams)
         return Defaults(actors, learner, queue(actors, learner, unroll_length), transforms)
@@ -312,14 +312,14 @@ class PPO(ActorCritic):
         start = (params, learner_state, jnp.asarray(True))
         indices = orders.reshape(config.epochs * config.minibatches, size)
         (params, learner_state, _), (logs, looked_at, made) = jax.lax.scan(
-            update, start, indices, unroll=self._unrolls_loops()
+            update, start, indices, unroll=self._inlines_minibatches()
         )
         mean = mean_over(looked_at)
         logs = {name: mean(x) for name, x in logs.items()}
         return params, learner_state, {**logs, "minibatches": jnp.sum(made)}
 
-    def _unrolls_loops(self) -> bool:
-        """Returns whether the loop over minibatches is unrolled: for convolutions on a CPU.
+    def _inlines_minibatches(self) -> bool:
+        """Returns whether the loop over minibatches is written out: for convolutions on a CPU.
 
         XLA's CPU compiler finds the fast form of their gradients only outside of loops: in a loop
         an update takes some ten times as long. The price is compilation time, for each update.

@@ -125,7 +125,7 @@ class GymBuilder:
             text = str(error).splitlines()[0]
             raise ConfigError(
                 f"environment: {self.name}: {module} does not register it: {text}"
-            ) from (error)
+            ) from error
 
     def __call__(self) -> Any:
         """Returns a new environment."""

@@ -96,7 +96,7 @@ def complete(line: str) -> int:
 
 
 def _read_words() -> Mapping[str, Any]:
-    """Returns the names in the cache; has a process find them out anew if they are old."""
+    """Returns the names in the cache; has a process look them up if they are old."""
     words, is_new = completion_words.read()
     if not is_new:
         subprocess.Popen(

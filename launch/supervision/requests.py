@@ -1,6 +1,6 @@
 """Requests of a user to a running program, such as another number of actors.
 
-A request is a file in the run folder, `wishes.json`, which the launcher looks for every second.
+A request is a file in the run folder, `requests.json`, which the launcher looks for every second.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 from distrl.runtime.files import write_json
 
-_FILE_NAME = "wishes.json"
+_FILE_NAME = "requests.json"
 STACKS = "stacks"  # the request whose value is a list of node names
 
 

@@ -16,6 +16,7 @@ from distrl.checkpointing.resume_point import (
     restore_learner,
     table_counts,
 )
+from distrl.checkpointing.store import MANIFEST
 from distrl.errors import PeerError
 from distrl.learner import Learner
 from distrl.learner_group.devices import check_gpus
@@ -169,7 +170,7 @@ class TaskLearner:
             self._replay.restore_rng(table)
             return
         loaded = table_counts(self._replay.info())  # actors may have inserted already
-        saved = json.loads((checkpoint / "manifest.json").read_text())["table"]
+        saved = json.loads((checkpoint / MANIFEST).read_text())["table"]
         if loaded["inserts"] < saved["inserts"]:
             raise RuntimeError(f"the replay's server has not loaded {table}: {loaded}, not {saved}")
         note_resumed(self._run_dir, "table", loaded)

@@ -21,9 +21,9 @@ def test_each_request_is_taken_once(tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"{", b"3", b"\xff\xfe", b"[]", b"null"])
 def test_a_damaged_file_is_ignored_once(tmp_path, content):
-    (tmp_path / "wishes.json").write_bytes(content)
+    (tmp_path / "requests.json").write_bytes(content)
     requests, said = take(tmp_path)
-    assert requests == [] and len(said) == 1 and "wishes.json holds no requests" in said[0]
+    assert requests == [] and len(said) == 1 and "requests.json holds no requests" in said[0]
     assert take(tmp_path) == ([], [])
 
 
