@@ -1,19 +1,21 @@
 """Checkpoint generations: which checkpoints of several tasks belong together.
 
 Tasks save at their own pace, each to a folder of its own. The clock numbers generations, every task
-saves once in each, and its checkpoint notes the number, as "round" in its manifest. The checkpoints
-of one generation make a consistent point to resume from; a generation that some task has not saved,
-or whose checkpoint is damaged, makes none.
+saves once in each, and its checkpoint notes the number, as "round" in its manifest; a learner that
+is restarted saves from the next generation on. The checkpoints of one generation make a consistent
+point to resume from; a generation that some task has not saved, or whose checkpoint is damaged,
+makes none.
 """
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from distrl.checkpointing.store import Checkpoint, Checkpoints, generation_of
+from distrl.checkpointing.store import MANIFEST, Checkpoint, Checkpoints, generation_of
 from distrl.errors import ConfigError
+from distrl.runtime.files import read_dict
 
 
 class Generations(Protocol):
@@ -109,9 +111,7 @@ def latest_set(
     Raises:
       ConfigError: in every complete generation a checkpoint is damaged.
     """
-    by_generation: dict[str, dict[int, Path]] = {}
-    for task, folder in folders.items():
-        by_generation[task] = {generation_of(path): path for path in Checkpoints(folder).paths()}
+    by_generation = {task: _by_generation(folder) for task, folder in folders.items()}
     common = set.intersection(*(set(generations) for generations in by_generation.values()))
     errors: list[ConfigError] = []
     for number in sorted(common, reverse=True):
@@ -139,3 +139,22 @@ def latest_set(
         f"none of the {len(errors)} generations of checkpoints can be loaded: "
         + "; ".join(map(str, errors))
     )
+
+
+def _by_generation(folder: Path) -> dict[int, Path]:
+    """Returns a task's checkpoint of each generation.
+
+    The last save of a program may be repeated, and the repetition counts. Restarted learners of
+    older versions saved again, too, long after the other tasks: what they saved does not count.
+    """
+    chosen: dict[int, Path] = {}
+    for path in Checkpoints(folder).paths():
+        number = generation_of(path)
+        if number not in chosen or _lives(path) == _lives(chosen[number]):
+            chosen[number] = path
+    return chosen
+
+
+def _lives(path: Path) -> Any:
+    """Returns the lives of the program's nodes when a checkpoint was written; None: unknown."""
+    return (read_dict(path / MANIFEST) or {}).get("lives")

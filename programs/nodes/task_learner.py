@@ -127,7 +127,8 @@ class TaskLearner:
             acting_over = ActingWatch(monitor, task, reader)
         flush = functools.partial(self.reporter.flush, experiment.supervision.call_timeout)
         self.turn = Turn(task, self._learner, self._report, acting_over, flush)
-        if current_heartbeat().restarted:  # the table was in use meanwhile
+        restarted = current_heartbeat().restarted
+        if restarted:  # the table was in use meanwhile
             resume_point = ResumePoint.latest(self._run_dir, resume_point)._replace(
                 with_table=False
             )
@@ -139,9 +140,8 @@ class TaskLearner:
         self.variables = _serve_variables(self._learner, builder, unique_name)
         generations: RemoteGenerations | None = None
         if len(experiment.tasks) > 1:
-            generations = RemoteGenerations(
-                monitor, resume_point.last_generation, self._counters_timeout
-            )
+            before = None if restarted else resume_point.last_generation
+            generations = RemoteGenerations(monitor, before, self._counters_timeout)
         self.checkpointer = make_checkpointer(
             builder,
             Path(run_dir),

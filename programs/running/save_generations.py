@@ -6,6 +6,7 @@ from typing import Any
 
 from distrl.programs.build import print_line
 from distrl.programs.program import NodeHandle
+from distrl.programs.remote import Peer
 
 _POLL_S = 1.0  # between two calls of the monitor
 
@@ -16,14 +17,18 @@ class RemoteGenerations:
     A monitor that does not answer costs a generation, not the program.
     """
 
-    def __init__(self, monitor: NodeHandle, before: int, timeout: float):
+    def __init__(self, monitor: NodeHandle, before: int | None, timeout: float):
         """Args:
         monitor: name and client of the monitor.
-        before: the generation before the program's first one.
+        before: the generation before the first one to save in; None: the current one, for a learner
+          that is restarted. It has saved in that, or is too late for it: the others did before.
         timeout: deadline of the call for the last generation, in seconds.
+
+        Raises:
+          PeerError: the monitor was asked for the current one, and does not answer.
         """
         self._monitor = monitor
-        self._known = before
+        self._known: int = Peer(monitor).save_generation() if before is None else before
         self._timeout = timeout
         self._asked = 0.0
         self._call: concurrent.futures.Future[Any] | None = None

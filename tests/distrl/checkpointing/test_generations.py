@@ -19,13 +19,13 @@ def folders(tmp_path):
     return made
 
 
-def save(folders, task, number, keep=3):
+def save(folders, task, number, keep=3, **entries):
     others = [folder for name, folder in folders.items() if name != task]
     store = Checkpoints(folders[task], keep, others)
 
     def fill(part):
         (part / "data").write_text(f"{task} {number}")
-        return {"round": number, "mean_return": None}
+        return {"round": number, "mean_return": None, **entries}
 
     return store.write(100 + number, fill)
 
@@ -81,6 +81,19 @@ def test_the_newest_complete_round_counts(folders):
     (folders["a"] / "checkpoints" / "000101" / "data").unlink()
     with pytest.raises(ConfigError, match="none of the 2 generations of checkpoints can be loaded"):
         latest_set(folders, lines.append)
+
+
+def test_what_a_restarted_learner_has_saved_again_does_not_count(folders):
+    """Older versions did so; the others' checkpoints are of a moment before."""
+    before, after = {"learner/0": 1, "learner/1": 1}, {"learner/0": 2, "learner/1": 1}
+    chosen = {task: save(folders, task, 1, lives=before) for task in "abc"}
+    again = save(folders, "a", 1, lives=after)
+    assert again.name == "000101-2"
+    assert {task: c.path for task, c in latest_set(folders).items()} == chosen
+    # The last save of a program, which is made again if the learner went on meanwhile.
+    chosen = {task: save(folders, task, 2, lives=after) for task in "abc"}
+    chosen["b"] = save(folders, "b", 2, lives=after)
+    assert {task: c.path for task, c in latest_set(folders).items()} == chosen
 
 
 def test_a_task_that_does_not_save_costs_the_others_no_complete_round(folders):

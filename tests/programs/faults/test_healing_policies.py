@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from distrl.checkpointing.store import Checkpoints, generation_of
 from tests.support.commands import EXPERIMENTS, Command, skip_without_reverb
 from tests.support.selection import full, slow
 
@@ -76,3 +77,31 @@ def test_a_learner_that_is_done_holds_up_nobody_after_its_restart(tmp_path):
     for task, updates in (("outer", 5), ("inner", 400)):
         with open(command.run_dir / "tasks" / task / "metrics.csv") as file:
             assert int(list(csv.DictReader(file))[-1]["learner_steps"]) == updates
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_a_restarted_learner_leaves_one_checkpoint_in_each_generation(tmp_path):
+    command = Command(
+        tmp_path,
+        f"--experiment={EXPERIMENTS / 'agents.py'}:experiment",
+        "--topology=heavy_env",
+        "--max_env_steps=1000000000",
+        "--config.checkpoint.period=15",
+    )
+    folders = [command.run_dir / "tasks" / task for task in ("outer", "inner")]
+
+    def generations():
+        return [[generation_of(path) for path in Checkpoints(each).paths()] for each in folders]
+
+    try:
+        command.wait_for_training()
+        command.wait_for(lambda: all(generations()), "the first generation")
+        os.kill(command.pid("learner/0"), signal.SIGKILL)
+        again = len(generations()[0]) + 1
+        command.wait_for(lambda: len(generations()[0]) >= again, "a checkpoint of learner/0")
+        command.wait_for(lambda: len(generations()[1]) > 1, "the second generation")
+        for saved in generations():
+            assert sorted(set(saved)) == saved
+    finally:
+        command.end()
