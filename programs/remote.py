@@ -131,6 +131,11 @@ class TaskVariables:
         self._learner = Peer(learner)
         self._task = task
 
+    def life(self) -> int:
+        """See `LearnerNode.life`; the node must be the learner's."""
+        life: int = self._learner.life()
+        return life
+
     def get_variables(self, newer_than: int, place: str = "") -> Any:
         """See `VariableService.get_variables`."""
         return self._learner.get_variables(newer_than, self._task, place)

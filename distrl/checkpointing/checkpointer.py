@@ -51,6 +51,7 @@ class Checkpointer:
         other_tasks: Sequence[Path] = (),
         generations: Generations | None = None,
         acts: bool = True,
+        life: int | None = None,
         fill: Callable[[Path], None] = lambda folder: None,
         give_up: Callable[[], None] = lambda: None,
         printer: Callable[[str], None] = print,
@@ -73,6 +74,8 @@ class Checkpointer:
           every `config.period`.
         acts: whether the learner's own parameters act; else the mean return is of others, and not
           saved as the checkpoint's.
+        life: the learner's life, as evaluations of its parameters have it; others count for no
+          checkpoint of it. None: as those of one process, they have none.
         fill: writes more files to a checkpoint's folder.
         give_up: called when the program was asked to stop and is saved, but does not end in time.
         printer: prints a line.
@@ -91,14 +94,15 @@ class Checkpointer:
         self._counters = counters
         self._known_counters = known_counters
         self._at_least = at_least
-        self._about, self._acts = about, acts
+        self._about, self._acts, self._life = about, acts, life
         self._fill = fill
         self._give_up = give_up
         self._printer = printer
         self._ended = threading.Event()  # the program's own loop has ended
         self._abandoned = False
         self._saved = learner.version or -1
-        self._evaluated = _evaluation(known_counters or {}).get("evaluated_version")
+        # The last one of parameters from which the learner's own have come.
+        self._evaluation: dict[str, Any] = (known_counters or {}).get("evaluation", {})
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -221,15 +225,14 @@ class Checkpointer:
         return path
 
     def _write(self, folder: Path, state: TrainingState, last: bool) -> dict[str, Any]:
+        # Saving may take long: the evaluations meanwhile are of newer parameters.
+        evaluated = None if last else self._counters()
         save_params(folder / PARAMS, state.version, state.params)
         save_nest(folder / LEARNER, state.agent)
         table = self._save_table(folder / TABLE, last) if self._config.replay else None
         self._fill(folder)
         monitor = self._read_counters(last)
-        evaluation = _evaluation(monitor)
-        if evaluation.get("evaluated_version") == self._evaluated:
-            evaluation = {}  # it scores the first checkpoint after it only
-        self._evaluated = evaluation.get("evaluated_version", self._evaluated)
+        score = self._take_score(evaluated or monitor, state.version)
         return {
             **self._about,
             **({} if self._generations is None else {"round": self._generation}),
@@ -243,13 +246,40 @@ class Checkpointer:
             "params_checksum": checksum(state.params),
             "learner_checksum": checksum(state.agent),
             "table": table,
-            "monitor": monitor,
+            "monitor": {**monitor, "evaluation": self._evaluation},
             # The score of the parameters: another policy's returns say nothing about them.
             "mean_return": monitor["mean_return"] if self._acts else None,
             "full_window": monitor["full_window"],
-            **evaluation,
+            **score,
             "lives": lives(self._run_dir),
             "programs": {**versions(), "machine": os.uname().nodename},
+        }
+
+    def _take_score(self, monitor: Mapping[str, Any], version: int) -> dict[str, Any]:
+        """Returns entries of the manifest on an evaluation; none if it does not score this one.
+
+        It scores the first checkpoint after it only, and none if it ended no episode, or if its
+        parameters were lost with an earlier life of the learner.
+
+        Args:
+          monitor: the monitor's state.
+          version: the checkpoint's.
+        """
+        evaluation = monitor.get("evaluation", {})
+        number = evaluation.get("evaluations")
+        if number == self._evaluation.get("evaluations"):
+            return {}
+        if evaluation.get("learner_life") != self._life:
+            self._evaluation = {**self._evaluation, "evaluations": number}
+            return {}
+        if evaluation["version"] > version:
+            return {}  # updates go on while this one is saved; it is for the next one
+        self._evaluation = dict(evaluation)
+        if evaluation["evaluation_return"] is None:
+            return {}
+        return {
+            "evaluation_return": evaluation["evaluation_return"],
+            "evaluated_version": evaluation["version"],
         }
 
     def _save_table(self, folder: Path, last: bool) -> dict[str, Any] | None:
@@ -280,14 +310,3 @@ class Checkpointer:
             )
         least = {name: max(known[name], count) for name, count in self._at_least().items()}
         return {**known, **least}
-
-
-def _evaluation(monitor: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns entries of the manifest on the last evaluation; none if it ended no episode."""
-    report = monitor.get("evaluation", {})
-    if report.get("evaluation_return") is None or "version" not in report:
-        return {}
-    return {
-        "evaluation_return": report["evaluation_return"],
-        "evaluated_version": report["version"],
-    }

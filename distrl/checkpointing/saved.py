@@ -145,11 +145,11 @@ def _env_steps(manifest: dict[str, Any]) -> int | None:
 
 def _evaluation(manifest: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the last evaluation before a checkpoint: its mean return, and each agent's."""
-    scores = (manifest.get("monitor") or {}).get("evaluation")
-    if not scores:
-        return None
+    scores = (manifest.get("monitor") or {}).get("evaluation") or {}
+    if "evaluation_return" not in scores:
+        return None  # at most the number of evaluations, of parameters that were lost
     agents = scores.get("evaluation_agents")
-    mean = {"mean_return": scores.get("evaluation_return")}
+    mean = {"mean_return": scores["evaluation_return"]}
     return mean if agents is None else {**mean, "agents": agents}
 
 

@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 
+from distrl.agents.agent import Agent
 from distrl.experiment import Experiment
 from distrl.programs.build import Builder
 from distrl.programs.groups import EVALUATOR
@@ -15,6 +16,7 @@ from distrl.programs.substrate import node_context
 from distrl.runtime.durations import longest_wait
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.time_account import IDLE, current_account, in_state
+from distrl.types import Params
 from distrl.variables.service import RemoteVariables
 
 
@@ -24,6 +26,24 @@ def add_evaluator(
     """Adds the evaluator, if the experiment has one. Args: learner: by task."""
     if program.experiment.evaluator.num_evaluators:
         program.add_courier_node(EVALUATOR, EvaluatorNode, dict(learner), monitor)
+
+
+class EvaluatedVariables:
+    """A `VariableSource` that says of which life of the learner the parameters are.
+
+    Attributes:
+      life: theirs, or an earlier one.
+    """
+
+    def __init__(self, learner: TaskVariables, agent: Agent):
+        """Args: learner: gives out the parameters of a task. agent: the parameters' agent."""
+        self._learner, self._variables = learner, RemoteVariables(learner, agent)
+        self.life = -1
+
+    def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
+        """See `VariableSource`. The same version of another life is another one."""
+        before, self.life = self.life, self._learner.life()
+        return self._variables.get_variables(newer_than if self.life == before else -1)
 
 
 class EvaluatorNode:
@@ -48,11 +68,11 @@ class EvaluatorNode:
             pool = next(iter(builders.values())).make_evaluator_pool(heartbeat.life)
             opened.callback(pool.close)
             self._reporters = {task: Reporter(monitor, task, "evaluator/0") for task in builders}
-            sources = {
-                task: RemoteVariables(TaskVariables(learner[task], task), builder.agent)
+            self._sources = {
+                task: EvaluatedVariables(TaskVariables(learner[task], task), builder.agent)
                 for task, builder in builders.items()
             }
-            self._evaluator = TasksEvaluator(builders, pool, sources, heartbeat.life)
+            self._evaluator = TasksEvaluator(builders, pool, self._sources, heartbeat.life)
             self._opened = opened.pop_all()
 
     def run(self) -> None:
@@ -63,7 +83,8 @@ class EvaluatorNode:
                 due = time.monotonic() + self._interval
                 scores = self._evaluator.evaluate(stop_and_tick(self._stop))
                 for task, report in scores.items():
-                    self._reporters[task]({**report, "time": current_account().totals()})
+                    life, time_spent = self._sources[task].life, current_account().totals()
+                    self._reporters[task]({**report, "learner_life": life, "time": time_spent})
                 current_heartbeat().wait()
                 with in_state(IDLE):
                     self._stop.wait(longest_wait(max(0.0, due - time.monotonic())))

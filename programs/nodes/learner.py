@@ -101,7 +101,7 @@ class LearnerNode(MemberCalls):
             check_seen([experiment.task_dir(Path(run_dir), task) for task in tasks], resume_point)
         configure_jax()
         start_up.begin("launcher", os.getppid() if has_own_process() else None)
-        self._stop = node_context.stop_event()
+        self._stop, self._life = node_context.stop_event(), current_heartbeat().life
         builders = {task: Builder(experiment, task) for task in tasks}
         sharing = make_sharing(builders)
         give_up = when_all(len(tasks), leave if has_own_process() else lambda: None)
@@ -126,6 +126,10 @@ class LearnerNode(MemberCalls):
             address = served.address.resolve()
             self._frames = FrameVariableServer(self.get_variables, address, served.key)
         start_up.mark("parameters and table")
+
+    def life(self) -> int:
+        """Returns the node's life, which is that of all parameters it gives out from now on."""
+        return self._life
 
     def get_variables(
         self, newer_than: int, task: str, place: str = ""

@@ -153,6 +153,7 @@ class TaskLearner:
             checkpoint,
             generations,
             self._least_counts,
+            current_heartbeat().life,
         )
         self.checkpointer.start(self._stop)
 

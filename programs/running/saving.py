@@ -25,12 +25,13 @@ def make_checkpointer(
     config: CheckpointConfig | None = None,
     generations: Generations | None = None,
     at_least: Callable[[], Mapping[str, int]] = dict,
+    life: int | None = None,
 ) -> Checkpointer:
     """Returns what saves the task of a builder; see `Checkpointer`.
 
     Args:
       builder: of the task.
-      run_dir, learner, replay, counters, give_up, generations, at_least: see `Checkpointer`.
+      run_dir, learner, replay, counters, give_up, generations, at_least, life: see `Checkpointer`.
       resume_point: what the run was resumed with.
       config: None: the experiment's.
     """
@@ -50,6 +51,7 @@ def make_checkpointer(
         ],
         generations=generations,
         acts=builder.task.learns_from is None,
+        life=life,
         fill=agent_writer(builder.task, builder.printer),
         give_up=give_up,
         printer=builder.printer,

@@ -1,5 +1,6 @@
 """The last save of a program: what is saved though a part cannot be."""
 
+import json
 import threading
 import types
 
@@ -13,7 +14,7 @@ from distrl.config import CheckpointConfig
 from distrl.errors import DeadlineExceeded, PeerError, SaveError
 from distrl.learning.training_state import TrainingState
 
-COUNTERS = {"mean_return": None, "full_window": False, "episodes": 5}
+COUNTERS = {"mean_return": None, "full_window": False, "episodes": 5, "evaluation": {}}
 
 
 class Replay:
@@ -40,7 +41,9 @@ def checkpointer(tmp_path):
     )
     lines = []
 
-    def make(replay=None, counters=lambda: COUNTERS, known=None, at_least=dict, grace=30.0):
+    def make(
+        replay=None, counters=lambda: COUNTERS, known=None, at_least=dict, grace=30.0, life=None
+    ):
         made = Checkpointer(
             tmp_path,
             CheckpointConfig(grace=grace),
@@ -50,6 +53,7 @@ def checkpointer(tmp_path):
             {},
             known_counters=known,
             at_least=at_least,
+            life=life,
             printer=lines.append,
         )
         made.lines = lines
@@ -117,7 +121,7 @@ def test_the_last_checkpoint_does_without_a_silent_monitor(tmp_path, checkpointe
 
 def test_it_prefers_the_counts_of_the_checkpoint_before(tmp_path, checkpointer):
     newer = {**COUNTERS, "episodes": 8}
-    answers = iter([newer])
+    answers = iter([newer, newer])  # before the rest is saved, and after
     made = checkpointer(
         counters=lambda: next(answers, None) or fail_with(PeerError("silent"))(), known=COUNTERS
     )
@@ -146,3 +150,88 @@ def test_other_checkpoints_are_whole_or_not_written(tmp_path, checkpointer):
             made.save()
         made.abandon()
     assert Checkpoints(tmp_path).latest() is None
+
+
+def evaluated(number, score, life, version=2):
+    """Returns the monitor's state after an evaluation. Its version is the same in all lives."""
+    report = {"evaluation_return": score, "version": version, "learner_life": life}
+    return {**COUNTERS, "evaluation": {**report, "evaluations": number}}
+
+
+def save_each(checkpointer, states, **arguments):
+    """Returns the manifests of checkpoints, one after each state of the monitor."""
+    now = []
+    made, saved = checkpointer(counters=lambda: now[-1], **arguments), []
+    for state in states:
+        now.append(state)
+        saved.append(json.loads((made.save() / "manifest.json").read_text()))
+    made.abandon()
+    return saved
+
+
+def test_only_evaluations_of_its_own_life_score_a_checkpoint(tmp_path, checkpointer):
+    """A restarted learner's monitor has those of parameters that are lost."""
+    restarted_from = evaluated(3, 30.0, 0)
+    states = [
+        evaluated(5, 50.0, 0),  # from after the checkpoint that the learner restarted from
+        evaluated(6, 60.0, 0),  # was under way when the learner died
+        evaluated(7, None, 1),  # no episode ended
+        evaluated(8, 80.0, 1),
+        evaluated(8, 80.0, 1),
+        evaluated(9, 90.0, 1),  # of the same version again
+        evaluated(10, 100.0, 0),
+    ]
+    saved = save_each(checkpointer, states, known=restarted_from, life=1)
+    assert [each.get("evaluation_return") for each in saved] == [
+        *(None, None, None, 80.0, None, 90.0, None)
+    ]
+    assert [each.get("evaluated_version") for each in saved].count(2) == 2
+    last = [each["monitor"]["evaluation"] for each in saved]
+    assert [each["evaluations"] for each in last] == [5, 6, 7, 8, 8, 9, 10]
+    assert [each["evaluation_return"] for each in last] == [
+        30.0,
+        30.0,
+        None,
+        80.0,
+        80.0,
+        90.0,
+        90.0,
+    ]
+    assert json.loads((tmp_path / "checkpoints" / "best.json").read_text()) == {
+        "checkpoint": "000003-6",
+        "evaluation_return": 90.0,
+    }
+
+
+def test_an_evaluation_of_newer_parameters_scores_the_next_checkpoint(tmp_path, checkpointer):
+    """The learner goes on while one is written, and may die before the next one."""
+    newer = evaluated(1, 50.0, 0, version=4)
+    made = checkpointer(counters=lambda: newer, life=0)
+    first = json.loads((made.save() / "manifest.json").read_text())
+    assert "evaluation_return" not in first and first["monitor"]["evaluation"] == {}
+    state = made._learner.state()._replace(version=4)
+    made._learner.state = lambda: state
+    second = json.loads((made.save() / "manifest.json").read_text())
+    made.abandon()
+    assert (second["evaluation_return"], second["evaluated_version"]) == (50.0, 4)
+    assert second["monitor"] == newer
+
+
+def test_an_evaluation_while_a_checkpoint_is_saved_does_not_hide_the_one_before(
+    tmp_path, checkpointer
+):
+    states = iter([evaluated(1, 30.0, 0), evaluated(2, 50.0, 0, version=4)])
+    made = checkpointer(counters=lambda: next(states), life=0)
+    saved = json.loads((made.save() / "manifest.json").read_text())
+    made.abandon()
+    assert saved["evaluation_return"] == 30.0
+    assert saved["monitor"]["evaluation"]["evaluations"] == 1
+
+
+def test_an_evaluation_from_before_a_resume_scores_no_checkpoint(tmp_path, checkpointer):
+    """It has scored one; that one process has no lives of a learner makes no difference."""
+    for life, number in ((None, 4), (0, 5)):
+        before = evaluated(number, 40.0, 0)
+        states = [before, evaluated(number + 1, 50.0, life)]
+        saved = save_each(checkpointer, states, known=before, life=life)
+        assert [each.get("evaluation_return") for each in saved] == [None, 50.0]

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from distrl.checkpointing.store import Checkpoints
+from distrl.checkpointing.store import Checkpoint, Checkpoints
 from tests.support.commands import EXPERIMENTS, ROOT, Command, skip_without_reverb
 from tests.support.experiments.counted import NUM_ENVS, total
 
@@ -117,6 +118,39 @@ def test_no_step_is_lost_with_the_monitor(start, tmp_path):
         row = list(csv.DictReader(file))[-1]
     assert int(row["env_steps"]) <= counted
     assert manifest["monitor"]["episodes"] > 0  # of which the learner had heard
+
+
+@pytest.mark.full
+@pytest.mark.timeout(200)
+def test_no_checkpoint_has_the_score_of_parameters_that_were_lost(start):
+    command = start(
+        f"--experiment={EXPERIMENT}",
+        "--topology=heavy_env",
+        "--config.evaluator.num_evaluators=1",
+        "--config.evaluator.interval=0.1",
+        "--config.evaluator.episodes=1",
+        "--config.evaluator.num_envs=1",
+        "--config.checkpoint.period=3",
+        "--config.checkpoint.keep=1000",
+    )
+
+    def scored(life: int) -> list[dict[str, Any]]:
+        """Returns the manifests of a life's checkpoints that have a score."""
+        paths = Checkpoints(command.run_dir).paths()
+        manifests = [Checkpoint.read_manifest(path) for path in paths]
+        return [
+            m for m in manifests if m["lives"]["learner/0"] == life and "evaluated_version" in m
+        ]
+
+    command.wait_for_training()
+    command.wait_for(lambda: scored(1), "a checkpoint with a score")
+    kill(command, "learner/0")
+    command.wait_for(lambda: scored(2), "another one")
+    for life in (1, 2):
+        for manifest in scored(life):
+            evaluation = manifest["monitor"]["evaluation"]
+            assert evaluation["learner_life"] == life - 1
+            assert evaluation["version"] == manifest["evaluated_version"] <= manifest["version"]
 
 
 @pytest.mark.slow
