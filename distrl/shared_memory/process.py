@@ -1,6 +1,7 @@
 """Identities of processes, which tell a live process from a dead one whose id was reused."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,9 +35,31 @@ class Process(NamedTuple):
             raise Stopped(f"process {pid}, which started this one, has ended")
         return process
 
+    @property
+    def label(self) -> str:
+        """Returns "NAMESPACE.PID.START", for names of files that others may see."""
+        return f"{pid_namespace()}.{self.pid}.{self.start}"
+
+    @classmethod
+    def parse(cls, label: Sequence[str]) -> "Process | None":
+        """Returns the process of a label's parts.
+
+        None: they are no label, or one of another PID namespace, as of a container that shares the
+        folder. Nobody here can tell whether such a process lives.
+        """
+        if len(label) != 3 or not all(part.isdecimal() for part in label):
+            return None
+        namespace, pid, start = map(int, label)
+        return cls(pid, start) if namespace == pid_namespace() else None
+
     def lives(self) -> bool:
         """Returns False once the process has ended, with all its threads."""
         return _start(self.pid) == self.start
+
+
+def pid_namespace() -> int:
+    """Returns the number of this process's PID namespace, in which alone its ids have meaning."""
+    return os.stat("/proc/self/ns/pid").st_ino
 
 
 def _start(pid: int) -> int | None:

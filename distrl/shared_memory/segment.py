@@ -1,11 +1,14 @@
 """Files in shared memory: their names, their creators, and their removal.
 
-A replay table is one file in `/dev/shm`, called `distrl.NAME.PID.START` after its creator, which
-may differ from the process that wrote the file. A process id with its start time identifies a
-process uniquely, so that files of dead creators can be told from those in use. A table elsewhere
-(on a Reverb server) has a small file beside them, `distrl.NAME.PID.START.address`, with its
-address. The requests of an inference service are in `distrl.NAME.PID.START.requests`, a version of
-parameters in `distrl.NAME.PID.START.version`, and the newest one in `distrl.NAME.PID.START.board`.
+A replay table is one file in `/dev/shm`, called `distrl.NAME.NAMESPACE.PID.START` after its
+creator, which may differ from the process that wrote the file. A process id with its start time
+identifies a process uniquely in its PID namespace, so that files of dead creators can be told from
+those in use. Files of other namespaces, as of containers that share `/dev/shm`, are as if they were
+not there.
+
+The same name with `.address` is a small file with the address of a table elsewhere (on a Reverb
+server), with `.requests` the requests of an inference service, with `.version` a version of
+parameters, and with `.board` the newest one.
 """
 
 import importlib.util
@@ -102,17 +105,13 @@ class SharedFile(NamedTuple):
 
     @classmethod
     def parse(cls, path: Path) -> "SharedFile | None":
-        """Parses the file's name; returns None if it is not one of ours."""
+        """Parses the file's name; returns None if it is none of this PID namespace's."""
         text = path.name.removesuffix(_UNFINISHED)
         for suffix in _SUFFIXES:
             text = text.removesuffix(suffix)
-        parts = text.removeprefix(_PREFIX).rsplit(".", 2)
-        if not text.startswith(_PREFIX) or len(parts) != 3:
-            return None
-        name, pid, start = parts
-        if not (pid.isdecimal() and start.isdecimal()):
-            return None
-        return cls(path, urllib.parse.unquote(name), Process(int(pid), int(start)))
+        name, *label = text.removeprefix(_PREFIX).rsplit(".", 3)
+        creator = Process.parse(label) if text.startswith(_PREFIX) else None
+        return None if creator is None else cls(path, urllib.parse.unquote(name), creator)
 
     def final_path(self) -> Path:
         """Returns the path of an unfinished table when it is finished."""
@@ -129,7 +128,7 @@ class SharedFile(NamedTuple):
 
 
 def existing() -> list[SharedFile]:
-    """Returns all files of this user, including unfinished ones and those of dead creators."""
+    """Returns all files of this user in this PID namespace, unfinished and dead ones, too."""
     files = []
     for path in FOLDER.glob(_PREFIX + "*"):
         file = SharedFile.parse(path)
@@ -224,7 +223,7 @@ def new_file(name: str, creator: Process, kind: Kind = TABLE) -> SharedFile:
     if not quoted or len(quoted) > 200:
         raise ConfigError(f"a shared {kind.noun}'s name must have 1 to 200 letters; got {name!r}")
     check_writable(name, kind)
-    finished = f"{_PREFIX}{quoted}.{creator.pid}.{creator.start}{kind.suffix}"
+    finished = f"{_PREFIX}{quoted}.{creator.label}{kind.suffix}"
     path = FOLDER / f"{finished}{_UNFINISHED}"
     for file in existing():
         if file.name == name and file.path != path and file.creator.lives():

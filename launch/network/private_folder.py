@@ -26,8 +26,7 @@ def new_folder() -> pathlib.Path:
     Raises:
       ConfigError: no folder for temporary files is suited.
     """
-    process = Process.this()
-    prefix = f"{_PREFIX}{_pid_namespace()}.{process.pid}.{process.start}."
+    prefix = f"{_PREFIX}{Process.this().label}."
     reasons = []
     for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/dev/shm")):
         if not _PARENT.fullmatch(parent):
@@ -52,26 +51,19 @@ def new_folder() -> pathlib.Path:
     raise ConfigError(f"no folder for Unix sockets; set TMPDIR: {'; '.join(reasons)}")
 
 
-def _pid_namespace() -> int:
-    """Returns a number of this process's PID namespace, in which alone process ids have meaning."""
-    return os.stat("/proc/self/ns/pid").st_ino
-
-
 def _sweep(parent: str) -> None:
     """Removes the folders of this user's processes that have ended."""
     with os.scandir(parent) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(_PREFIX)]
     for name in names:
         parts = name.removeprefix(_PREFIX).split(".")
-        if len(parts) != 4 or not all(part.isdecimal() for part in parts[:3]):
-            continue
-        namespace, pid, start = map(int, parts[:3])
-        if namespace != _pid_namespace():
+        process = Process.parse(parts[:3]) if len(parts) == 4 else None
+        if process is None:
             continue
         path = pathlib.Path(parent, name)
         try:
             is_ours = path.lstat().st_uid == os.geteuid()
         except FileNotFoundError:  # removed meanwhile
             continue
-        if is_ours and path.is_dir() and not Process(pid, start).lives():
+        if is_ours and path.is_dir() and not process.lives():
             shutil.rmtree(path, ignore_errors=True)
