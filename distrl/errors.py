@@ -40,6 +40,10 @@ class Diverged(ArithmeticError):
     """Training made what is not finite. One line; to restart from a checkpoint would not help."""
 
 
+class SharedMemoryLost(RuntimeError):
+    """What nodes of a program share has vanished. One line; a restarted node would not find it."""
+
+
 class CallbackError(RuntimeError):
     """A callback raised: the run ends, and is saved. The message names method and exception."""
 

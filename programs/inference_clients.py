@@ -15,8 +15,10 @@ from distrl.inferencer import InferenceSource
 from distrl.programs.build import Builder
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import RESTART_TIMEOUT_S, Peer, PeerWatch
+from distrl.programs.running.shared_files import check_not_lost
 from distrl.programs.substrate import node_context
 from distrl.runtime.heartbeat import DOWN, GONE
+from distrl.shared_memory.segment import REQUESTS
 
 _OPEN_TIMEOUT_S = 600.0  # for the service to begin: what it needs may take long to load
 
@@ -69,6 +71,7 @@ def inference_client(
     if handle.slots is None:
         return RemoteInferencer(Peer(node), messages)
     sizes = Sizes(messages, handle.num_slots, rows)
+    check_not_lost(handle.slots, REQUESTS, node.name)
     file = SlotFile.open(handle.slots, sizes, _OPEN_TIMEOUT_S, stop)
     server = SlotService(handle.node, file, task.inference.timeout)
     # Pools that start processes later must not do so from a thread that is kept on a core.

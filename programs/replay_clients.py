@@ -7,6 +7,7 @@ from distrl.programs.build import Builder
 from distrl.programs.groups import ACTOR, LEARNER, REPLAY
 from distrl.programs.remote import RESTART_TIMEOUT_S
 from distrl.programs.running.progress import patience
+from distrl.programs.running.shared_files import check_not_lost
 from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.client import UnrollingReplayBuffer
 from distrl.replay.remote.sharded import ShardedReplayBuffer
@@ -28,10 +29,12 @@ class ReplayHandle(NamedTuple):
       servers: one a shard: `FrameEndpoint`s, or Launchpad's handles of Reverb servers; in a
         node that got these as arguments, the clients. None: the table is in the memory that the
         nodes share.
+      node: name of the node that makes it there.
     """
 
     table: str
     servers: tuple[Any, ...] | None
+    node: str = ""
 
     @property
     def group(self) -> str:
@@ -67,6 +70,7 @@ def actor_client(
     """
     name = f"{ACTOR.name}/{actor}"
     if replay.servers is None:
+        check_not_lost(replay.table, segment.TABLE, replay.node)
         return _shared_client(builder, replay.table, stop, name)
     index = actor % len(replay.servers)
     if builder.task.replay.backend == "served":
@@ -82,6 +86,7 @@ def learner_client(
     """Returns the learner's client of the table, of all its shards. For arguments see above."""
     task, name = builder.task, f"{LEARNER.name}/{builder.task.index}"
     if replay.servers is None:
+        check_not_lost(replay.table, segment.TABLE, replay.node)
         return _shared_client(builder, replay.table, stop, name)
     indices = range(len(replay.servers))
     shards: list[Any]

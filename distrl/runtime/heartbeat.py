@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 ABSENT, UP, DOWN, GONE, LOST = range(5)
 """A node's status: not started; running; ended and to be restarted; ended for good; ended with its
 host, and to be restarted if that comes back."""
-_STATUS, _LIFE, _BEAT, _WORKING, _SINCE, _ACTED, _STARTS, _ENDED, _COLUMNS = range(9)
+_STATUS, _LIFE, _BEAT, _WORKING, _SINCE, _ACTED, _STARTS, _ENDED, _MADE, _COLUMNS = range(10)
 
 
 class Heartbeat:
@@ -53,6 +53,15 @@ class Heartbeat:
     @acted.setter
     def acted(self, steps: int) -> None:
         self._values[_ACTED] = steps
+
+    @property
+    def made_file(self) -> bool:
+        """Whether the node has made the file that it shares, in any of its lives here."""
+        return bool(self._values[_MADE])
+
+    @made_file.setter
+    def made_file(self, made: bool) -> None:
+        self._values[_MADE] = made
 
     # Written by the launcher.
 

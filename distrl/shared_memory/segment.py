@@ -35,6 +35,7 @@ _REQUESTS = ".requests"  # suffix of a file with the requests of a service
 _VERSION = ".version"  # suffix of a file with one version of something large
 _BOARD = ".board"  # suffix of a file with the newest version of something small
 _SUFFIXES = (_ADDRESS, _REQUESTS, _VERSION, _BOARD)  # of finished files that are no tables
+_FIRST_LINE_S = 5.0  # of waiting for a file before it is told; then twice as many, and so on
 _POLL = 0.02  # seconds between two searches for a file: there are no notifications
 
 
@@ -244,11 +245,13 @@ def find(
 ) -> tuple[SharedFile, npt.NDArray[Any]]:
     """Waits for a live file of this name and kind; returns it and its bytes.
 
+    A wait of some seconds is told on stdout.
+
     Raises:
       Stopped: `stop` was set first.
       DeadlineExceeded: there was none within `timeout` seconds.
     """
-    began = time.monotonic()
+    began, next_line = time.monotonic(), _FIRST_LINE_S
     while True:
         files = existing()
         for file in files:
@@ -259,13 +262,17 @@ def find(
                     continue
         if stop is not None and stop.is_set():
             raise Stopped(f"stopped while waiting for {kind.noun} {name!r} in shared memory")
-        if time.monotonic() - began >= timeout:
+        waited = time.monotonic() - began
+        if waited >= timeout:
             dead = [f"of dead process {f.creator.pid}" for f in files if f.name == name]
             others = sorted({repr(f.name) for f in files if f.name != name})
             raise DeadlineExceeded(
                 f"no {kind.noun} {name!r} in {FOLDER} after {timeout:g} s; there are "
                 f"{', '.join(dead + others) or 'none'}. Is its owner on this machine, and up?"
             )
+        if waited >= next_line:
+            next_line *= 2.0
+            print(f"waiting for {kind.noun} {name!r} in {FOLDER} for {waited:.0f} s", flush=True)
         if stop is not None:
             stop.wait(_POLL)
         else:

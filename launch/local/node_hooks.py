@@ -9,7 +9,15 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from distrl.errors import CallbackError, ConfigError, Diverged, EnvironmentFault, SpecError, Stopped
+from distrl.errors import (
+    CallbackError,
+    ConfigError,
+    Diverged,
+    EnvironmentFault,
+    SharedMemoryLost,
+    SpecError,
+    Stopped,
+)
 from distrl.launch.local.debugging import explain_quit
 from distrl.launch.supervision.journal import ALL_FRAMES
 from distrl.launch.supervision.node import Message
@@ -87,8 +95,8 @@ class NodeReporter:
         self._reported.append(error)
         now = time.monotonic()
         reason = one_line(error) + where
-        if isinstance(error, (ConfigError, SpecError, Diverged)):  # its one line says all
-            bad_input = not isinstance(error, Diverged)
+        bad_input = isinstance(error, (ConfigError, SpecError))
+        if bad_input or isinstance(error, (Diverged, SharedMemoryLost)):  # its one line says all
             self._send(
                 Message(now, self._node, "failure", reason, False, bad_input=bad_input, final=True)
             )

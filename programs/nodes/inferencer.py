@@ -17,6 +17,7 @@ from distrl.programs.nodes.process import configure_jax, owner_of_files
 from distrl.programs.nodes.time_reports import TimeReports
 from distrl.programs.program import ExperimentProgram, FrameEndpoint, NodeHandle
 from distrl.programs.remote import TaskVariables
+from distrl.programs.running import shared_files
 from distrl.programs.running.progress import patience
 from distrl.programs.substrate import node_context
 from distrl.runtime.durations import longest_wait
@@ -239,6 +240,8 @@ def _courier_server(address: Any) -> Any:
 
 def _slot_file(name: str, sizes: Sizes) -> SlotFile:
     """Returns an inferencer's file of slots, which outlives its process."""
-    if current_heartbeat().restarted and segment.exists(name, segment.REQUESTS):
+    if shared_files.left_by_earlier_life(name, segment.REQUESTS):
         return SlotFile.open(name, sizes, timeout=0.0)  # with the requests that wait
-    return SlotFile.create(name, sizes, owner_of_files())
+    file = SlotFile.create(name, sizes, owner_of_files())
+    shared_files.note_made()
+    return file

@@ -15,13 +15,13 @@ from distrl.programs.replay_clients import (
     saved_shard,
     shard_name,
 )
+from distrl.programs.running import shared_files
 from distrl.programs.substrate import node_context
 from distrl.replay.served.server import TableServer
 from distrl.replay.shared.snapshot import restore_rng
 from distrl.replay.shared.table import SharedTable
-from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.late_import import without
-from distrl.shared_memory import segment
+from distrl.shared_memory.segment import TABLE
 from distrl.task import Task
 
 
@@ -63,10 +63,9 @@ def add_replay(program: ExperimentProgram, task: Task, monitor: NodeHandle) -> R
             ),
         )
     SharedTable.check_room(task.trajectory_struct(), task.replay, task.learner.batch_size, table)
-    program.add_courier_node(
-        REPLAY, TableNode, *arguments, table, f"{REPLAY.name}/{first}", 0, None
-    )
-    return ReplayHandle(table, None)
+    node = f"{REPLAY.name}/{first}"
+    program.add_courier_node(REPLAY, TableNode, *arguments, table, node, 0, None)
+    return ReplayHandle(table, None, node)
 
 
 def _add_served(
@@ -118,7 +117,7 @@ class TableNode:
         self._server: TableServer | None = None
         builder = Builder(experiment, task)
         config, struct = builder.task.replay.of_shard(), builder.struct
-        if current_heartbeat().restarted and segment.exists(table):
+        if shared_files.left_by_earlier_life(table, TABLE):
             self._table = SharedTable.adopt(table)  # its clients have used it meanwhile
         else:
             saved = saved_shard(builder.task, resume_point.table(), shard)
@@ -132,6 +131,7 @@ class TableNode:
                 # The launcher owns it: it must outlive this process, which may be restarted.
                 owner=owner_of_files(),
             )
+            shared_files.note_made()
             if resume_point.checkpoint is not None and builder.task.replay.num_shards == 1:
                 note_resumed(run_dir, "table", table_counts(self._table.info()))
             elif saved is not None:  # of a shard, whose reader is its server

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from distrl.errors import DeadlineExceeded
 from distrl.shared_memory import segment
 from distrl.shared_memory.process import Process, pid_namespace
 
@@ -28,3 +29,14 @@ def test_files_of_another_pid_namespace_are_neither_removed_nor_used(
     assert segment.sweep() == ["a.b"]
     assert not dead.exists() and all(path.exists() for path in kept)
     assert [file.name for file in segment.existing()] == ["c"] and segment.exists("c")
+
+
+def test_a_wait_for_a_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(segment, "FOLDER", tmp_path)
+    monkeypatch.setattr(segment, "_FIRST_LINE_S", 0.03)
+    with pytest.raises(DeadlineExceeded):
+        segment.find("a", 0.2, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"waiting for table 'a' in {tmp_path} for 0 s" and len(lines) < 4
