@@ -129,8 +129,9 @@ class LiveProcess:
         view, broken = View(self._run_dir), False
         while True:
             try:
-                file.write([this])
-                broken = False
+                if file.is_due:
+                    file.write([this])
+                    broken = False
             except OSError as error:  # a full disk; training does not depend on it
                 if not broken:
                     print(

@@ -130,7 +130,8 @@ class Session(contextlib.ExitStack):
 
     def _on_tick(self, nodes: Sequence[SupervisedNode]) -> None:
         attempt = self.housekeeping.attempt
-        attempt(f"writing {FILE_NAME}", functools.partial(self._status.write, nodes))
+        if self._status.is_due:
+            attempt(f"writing {FILE_NAME}", functools.partial(self._status.write, nodes))
         if self._view is not None:
             out = self.journal.out
             out.show_footer(self._view.lines(self._status.current(), *out.footer_size))

@@ -47,11 +47,14 @@ class StatusFile:
         self._written: dict[str, Any] = {}
         self._cpu: dict[str, tuple[float, float]] = {}  # by node: time and CPU seconds, last write
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the file is to be written, or a write that failed is to be tried again."""
+        return time.monotonic() >= self._next_write
+
     def write(self, nodes: Sequence["Node"]) -> None:
-        """Writes the file if it is due, atomically."""
+        """Writes the file atomically."""
         now = time.monotonic()
-        if now < self._next_write:
-            return
         self._next_write = now + _WRITE_INTERVAL_S
         self._written = {
             "time": time.time(),
