@@ -31,6 +31,7 @@ class EpisodeStatistics:
 
     Attributes:
       steps: environment steps so far.
+      episodes: episodes that have ended so far.
     """
 
     def __init__(self, num_envs: int, spec: EnvironmentSpec | None = None):
@@ -48,9 +49,8 @@ class EpisodeStatistics:
         self._counts = np.zeros(num_envs, np.int64)  # time steps of each environment: asynchronous
         self._count = 0  # time steps of every environment: synchronous
         self._began = np.zeros(num_envs, np.int64)  # count at the episode's FIRST
-        self.steps = 0
+        self.steps = self.episodes = 0  # which other threads read
         self._taken = 0  # of the steps
-        self._ended = 0  # episodes taken
         self._restarts = 0
         self._episodes: list[Record] = []
 
@@ -111,6 +111,7 @@ class EpisodeStatistics:
             columns = zip(components.sum(1).tolist(), lengths.tolist(), outcomes.tolist())
             records = [[*record, *parts] for record, parts in zip(columns, components.tolist())]
         self._episodes += records
+        self.episodes += len(records)
         self._returns[envs] = 0.0  # FIRST comes next, whose reward is 0
         self._began[envs] = counts
         return envs, records
@@ -119,11 +120,6 @@ class EpisodeStatistics:
     def has_success(self) -> bool:
         """Whether the environment reports success."""
         return self._has_success
-
-    @property
-    def episodes(self) -> int:
-        """Episodes that have ended so far."""
-        return self._ended + len(self._episodes)
 
     @property
     def unreported(self) -> tuple[int, int]:
@@ -145,7 +141,6 @@ class EpisodeStatistics:
             "env_restarts": restarts - self._restarts,
         }
         self._taken = self.steps
-        self._ended += len(self._episodes)
         self._episodes, self._restarts = [], restarts
         return report
 

@@ -24,12 +24,12 @@ from distrl.programs.one_process import TaskParts, make_builders
 from distrl.programs.running.evaluating import EvaluationTurns
 from distrl.programs.running.population import LocalMember, check_one_process, make_evolution
 from distrl.programs.running.saving import make_checkpointer
+from distrl.programs.running.update_wait import UpdateWait
 from distrl.runtime import start_up
 from distrl.runtime.incarnations import next_life
-from distrl.runtime.time_account import current_account
+from distrl.runtime.time_account import OTHER, current_account, in_state
 
 _REPORT_S = 0.2  # between two reports
-_WAIT_S = 10.0  # without an update, until that is said
 
 
 class _TaskRun:
@@ -54,6 +54,7 @@ class _TaskRun:
     def start(
         self,
         parts: TaskParts,
+        actor: ActorLoop,
         run_dir: Path | None,
         resume_point: ResumePoint,
         give_up: Callable[[], None],
@@ -65,6 +66,7 @@ class _TaskRun:
 
         Args:
           parts: of the task.
+          actor: acts for it; it has made no step yet.
           run_dir: the run folder.
           resume_point, give_up, stop: see `single_process`.
           state: the monitor's state to resume from; None: there is none.
@@ -79,6 +81,12 @@ class _TaskRun:
             folder = parts.builder.experiment.task_dir(run_dir, parts.builder.task.name)
             for part, facts in parts.resumed.items():
                 note_resumed(folder, part, facts)
+        before, learner = (self.monitor.acted, self.monitor.episodes), self._learner
+
+        def counts() -> dict[str, int]:  # of this moment, not of the last report
+            steps = before[0] + actor.acted + learner.acted_elsewhere
+            return {"env_steps_acted": steps, "episodes": before[1] + actor.episodes}
+
         self._checkpointer = make_checkpointer(
             parts.builder,
             run_dir,
@@ -88,22 +96,29 @@ class _TaskRun:
             resume_point,
             give_up,
             generations=generations,
+            at_least=counts,
         )
         self._checkpointer.start(stop)
 
-    def report(self, *reports: Report) -> None:
-        """Passes on reports."""
-        self.monitor.report("single_process", self._number, reports)
+    def report(self, *reports: Report, judged: bool = True) -> None:
+        """Passes on reports. Args: judged: see `Monitor.report`."""
+        self.monitor.report("single_process", self._number, reports, judged)
         self._number += 1
 
-    def report_counts(self, acted: Report, *, spent: bool = False, logs: bool = False) -> None:
+    def report_counts(
+        self, acted: Report, *, acting: bool = False, spent: bool = False, logs: bool = False
+    ) -> None:
         """Passes on what was done.
 
         Args:
           acted: the actor's report.
+          acting: it acts on, and has learned nothing since the last report.
           spent: the actor's budget is spent, and there is nothing left to learn from.
           logs: with the learner's logs, which cost more.
         """
+        if acting:  # the next update judges it: when that is does not depend on the time
+            self.report(acted, judged=False)
+            return
         learner = self._learner
         counts = learner.take_report() if logs else learner.counts()
         if logs:
@@ -187,7 +202,7 @@ def single_process(
         for name, run in runs.items():
             opened.enter_context(contextlib.closing(run.monitor))
             part, state = parts.tasks[name], states.get(name)
-            run.start(part, run_dir, start, give_up, stop, state, generations)
+            run.start(part, parts.actor, run_dir, start, give_up, stop, state, generations)
 
             def close(_: Any, error: BaseException | None, __: Any, run: _TaskRun = run) -> None:
                 run.close(error, printer)
@@ -222,7 +237,7 @@ class _Training:
         self._experiment, self._parts = experiment, parts
         self._runs, self._printer = runs, printer
         self._monitor = next(iter(runs.values())).monitor
-        self._logs_due = 0.0
+        self._logs_due = self._report_due = 0.0
         self._turns: EvaluationTurns | None = None
         if parts.evaluator is not None:
             self._turns = EvaluationTurns(parts.evaluator, experiment.evaluator.interval)
@@ -239,17 +254,26 @@ class _Training:
 
     def run(self, stop: threading.Event, evolution: Evolution | None) -> None:
         """Trains until all tasks have ended, or until `stop` is set."""
-        waiting = _Waiting(self._parts.actor, self._printer)
+        waiting = UpdateWait(self._parts.actor, self._printer)
         has_budget = self._experiment.goal.acting_budget != (None, None)
 
         def may_act() -> bool:
-            waiting.note()
+            if stop.is_set():
+                raise Stopped("the program stops while the actor acts")
+            now = time.monotonic()
+            waiting.note(now)
+            if now >= self._report_due:
+                with in_state(OTHER):
+                    self.report(acting=True)
+                    self._check()
             return not has_budget or self._within_budget()
 
         while not stop.is_set() and not all(run.ending for run in self._runs.values()):
             try:
                 learned = self._parts.run_once(may_act)
-            except Stopped:  # a wait of the replay ended, or another of the learner's processes has
+            except (
+                Stopped
+            ):  # here, in a wait of the replay, or in another of the learner's processes
                 break
             waiting.restart()
             line = start_up.take_line("first update") if learned else None
@@ -262,11 +286,14 @@ class _Training:
                 self._logs_due = time.monotonic() + _REPORT_S
             self.report(spent=not learned, logs=logs)
             if self._turns is not None:
-                self._report_evaluation(self._turns.run())
+                self._report_evaluation(self._turns.run(stop.is_set))
             if evolution is not None:
                 evolution.run_once()
-            for run in self._runs.values():
-                run.check()
+            self._check()
+
+    def _check(self) -> None:
+        for run in self._runs.values():
+            run.check()
 
     def _within_budget(self) -> bool:
         """Returns whether the actor may step once more. What it did since its report counts."""
@@ -279,6 +306,7 @@ class _Training:
 
     def report(self, **flags: bool) -> None:
         """Reports what was acted and learned. Args: flags: of `_TaskRun.report_counts`."""
+        self._report_due = time.monotonic() + _REPORT_S
         acted, single = self._parts.actor.take_report(), self._experiment.assignment is None
         for name, run in self._runs.items():
             own = acted if single else acted[self._experiment.actor_of(name)]
@@ -293,30 +321,6 @@ class _Training:
         for name, report in scores.items():
             self._runs[name].report(report)
             self._parts.tasks[name].builder.callbacks.evaluated(report)
-
-
-class _Waiting:
-    """Says every ten seconds how far the actor is on its way to the next update."""
-
-    def __init__(self, actor: ActorLoop, printer: Callable[[str], None]):
-        """Args: actor: what acts. printer: takes lines."""
-        self._actor, self._printer = actor, printer
-        self.restart()
-
-    def restart(self) -> None:
-        """To be called after each update."""
-        self._begin = time.monotonic()
-        self._due = self._begin + _WAIT_S
-
-    def note(self) -> None:
-        """Says it if it is time to."""
-        now = time.monotonic()
-        if now >= self._due:
-            self._due = now + _WAIT_S
-            self._printer(
-                f"acting: no update for {now - self._begin:.0f} s, "
-                f"{self._actor.unreported[0]:,} environment steps since the last one"
-            )
 
 
 def _nodes(experiment: Experiment) -> list[str]:

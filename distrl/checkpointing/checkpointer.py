@@ -100,7 +100,7 @@ class Checkpointer:
         self._printer = printer
         self._ended = threading.Event()  # the program's own loop has ended
         self._abandoned = False
-        self._saved = learner.version or -1
+        self._saved, self._counted = learner.version or -1, dict(at_least())
         # The last one of parameters from which the learner's own have come.
         self._evaluation: dict[str, Any] = (known_counters or {}).get("evaluation", {})
         self._error: BaseException | None = None
@@ -147,7 +147,7 @@ class Checkpointer:
     def _run(self, stop: threading.Event) -> None:
         try:
             while self._wait(stop):
-                if self._generations is None and 0 < self._learner.version == self._saved:
+                if self._generations is None and not self._has_news():
                     continue  # nothing to lose
                 try:
                     self.save()
@@ -167,6 +167,11 @@ class Checkpointer:
                 self._save_last()
         except BaseException as error:  # raised in the program's own loop, by `check`
             self._error = error
+
+    def _has_news(self) -> bool:
+        """Returns whether there was an update, or was acted, since the last checkpoint."""
+        learned = not 0 < self._learner.version == self._saved
+        return learned or self._at_least() != self._counted
 
     def _wait(self, stop: threading.Event) -> bool:
         """Waits until it is time to save; returns False if it is for the last time."""
@@ -211,11 +216,11 @@ class Checkpointer:
           PeerError, DeadlineExceeded: the monitor or the replay does not answer.
           Diverged: the learner's state is not finite.
         """
-        began = time.monotonic()
+        began, counted = time.monotonic(), dict(self._at_least())
         state = self._learner.state()
         self._learner.check(state)
         path = self._store.write(state.version, lambda folder: self._write(folder, state, last))
-        self._saved = state.version
+        self._saved, self._counted = state.version, counted
         if self._callbacks:
             self._told.put(Checkpoint(path, Checkpoint.read_manifest(path)))
         nbytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

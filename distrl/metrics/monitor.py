@@ -87,7 +87,9 @@ class Monitor:
         self._ended = False
         self._writer = writer or MetricsWriter(())
 
-    def report(self, node: str, number: int, reports: Sequence[Mapping[str, Any]]) -> None:
+    def report(
+        self, node: str, number: int, reports: Sequence[Mapping[str, Any]], judged: bool = True
+    ) -> None:
         """Adds a node's reports.
 
         Args:
@@ -95,8 +97,8 @@ class Monitor:
           number: of this call, rising from `first_number` of the node's life. A repeated number is
             dropped, because a remote call may arrive twice.
           reports: from `Actor.take_report`, `Learner.take_report` or `Evaluator.play`; or of
-            the node's time; each may have "metrics" of the node, which become the columns
-            `NODE/NAME`.
+            the node's time; each may have "metrics" of the node, columns named `NODE/NAME`.
+          judged: whether the run may end with them; else with the next that may.
 
         Raises:
           SpecError: a report is of no known kind, or of one that other nodes send; none is added.
@@ -116,7 +118,8 @@ class Monitor:
                 self._write(self.snapshot())
             elif self._status.is_due:
                 self._status.write(self._with_clock(self.snapshot()))
-            self._judge()
+            if judged:
+                self._judge()
 
     def close_books(self, node: str, life: int, acted: int) -> int:
         """Counts what a node whose life has ended never reported. Repeating a call is harmless.

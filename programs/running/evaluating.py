@@ -76,8 +76,11 @@ class EvaluationTurns:
         self._play: Play[dict[str, Report]] | None = None
         self._credit = 0.0
 
-    def run(self) -> dict[str, Report]:
+    def run(self, should_stop: Callable[[], bool] = lambda: False) -> dict[str, Report]:
         """Evaluates, if an evaluation is due, for as long as was trained since the last call.
+
+        Args:
+          should_stop: asked before each step; true: it evaluates no more.
 
         Returns:
           Each task's scores if an evaluation has ended now; else nothing.
@@ -90,7 +93,7 @@ class EvaluationTurns:
             self._due = now + self._interval
             self._play, self._credit = self._evaluator.play(), 0.0
         self._credit += trained
-        while self._credit > 0:
+        while self._credit > 0 and not should_stop():
             try:
                 next(self._play)
             except StopIteration as ended:

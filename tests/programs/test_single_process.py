@@ -16,6 +16,7 @@ from distrl.errors import CallbackError, EnvironmentFault, SaveError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
 from distrl.programs import single_process as program
+from distrl.programs.running import update_wait
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 from tests.support.selection import full
@@ -82,7 +83,7 @@ def test_a_run_that_ends(tmp_path):
 
 def test_a_long_wait_for_an_update_is_told(tmp_path, monkeypatch):
     """Unrolls of 20 steps in 4 environments: the line is due at each step of the actor."""
-    monkeypatch.setattr(program, "_WAIT_S", 0.0)
+    monkeypatch.setattr(update_wait, "_WAIT_S", 0.0)
     made = experiment(CountingEnvironment, goal=Goal(max_learner_steps=2))
     lines = []
     stop = threading.Event()
@@ -196,6 +197,7 @@ def test_what_was_done_before_a_failure_is_counted_and_saved(tmp_path):
         (Goal(max_episodes=50), ON_POLICY, None),
         full(Goal(max_trained_steps=500), OFF_POLICY, None),
         full(Goal(max_learner_steps=7), OFF_POLICY, 7),
+        (Goal(mean_return=10.0, window=5), OFF_POLICY, None),  # reached before the first update
     ],
 )
 def test_budgets_are_exact_whatever_the_time(tmp_path, monkeypatch, goal, replay, updates):

@@ -9,10 +9,11 @@ import pytest
 
 from distrl.checkpointing.checkpointer import Checkpointer
 from distrl.checkpointing.saved import Saved
-from distrl.checkpointing.store import TABLE, Checkpoints
+from distrl.checkpointing.store import TABLE, Checkpoint, Checkpoints
 from distrl.config import CheckpointConfig
 from distrl.errors import DeadlineExceeded, PeerError, SaveError
 from distrl.learning.training_state import TrainingState
+from tests.support.waiting import until
 
 COUNTERS = {"mean_return": None, "full_window": False, "episodes": 5, "evaluation": {}}
 
@@ -42,11 +43,17 @@ def checkpointer(tmp_path):
     lines = []
 
     def make(
-        replay=None, counters=lambda: COUNTERS, known=None, at_least=dict, grace=30.0, life=None
+        replay=None,
+        counters=lambda: COUNTERS,
+        known=None,
+        at_least=dict,
+        grace=30.0,
+        period=300.0,
+        life=None,
     ):
         made = Checkpointer(
             tmp_path,
-            CheckpointConfig(grace=grace),
+            CheckpointConfig(period, grace=grace),
             learner,
             replay or Replay(),
             counters,
@@ -235,3 +242,23 @@ def test_an_evaluation_from_before_a_resume_scores_no_checkpoint(tmp_path, check
         states = [before, evaluated(number + 1, 50.0, life)]
         saved = save_each(checkpointer, states, known=before, life=life)
         assert [each.get("evaluation_return") for each in saved] == [None, 50.0]
+
+
+def test_what_was_acted_without_an_update_is_saved_once(tmp_path, checkpointer):
+    acted, asked = [5], []
+
+    def counts():
+        asked.append(acted[0])
+        return {"episodes": acted[0]}
+
+    def saved():
+        return [Checkpoint.read(path).manifest["monitor"]["episodes"] for path in folder.paths()]
+
+    folder = Checkpoints(tmp_path)
+    made = checkpointer(at_least=counts, period=0.01)
+    for acted[0] in (6, 7):
+        until(lambda: acted[0] in saved(), "the checkpoint of this period")
+    looked = len(asked) + 10  # fewer in two periods in which it saves
+    until(lambda: len(asked) >= looked, "periods without news")
+    assert sorted(saved()) == [6, 7]
+    made.close()

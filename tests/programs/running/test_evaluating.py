@@ -96,6 +96,13 @@ def test_one_in_progress_is_finished_unless_stopped():
     assert made.finish(lambda: True) == {} and evaluations.closed
 
 
+def test_a_stop_ends_a_turn_within_a_step():
+    clock, evaluations, made = turns(*[1.0] * 60)
+    clock.now += 30.0  # of training, so that it may evaluate for as long
+    assert made.run(lambda: clock.now >= 133.0) == {} and clock.now == 133.0
+    assert made.finish(lambda: True) == {} and evaluations.closed
+
+
 class Endless(CountingEnvironment):
     """Its episodes end by a time limit only."""
 
