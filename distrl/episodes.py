@@ -13,6 +13,14 @@ from distrl.types import StepType, TimeStep
 Record = list[Any]  # of an ended episode: [return, length, outcome, component 0, component 1, ...]
 
 
+def shares(episodes: int, num_envs: int) -> npt.NDArray[np.int64]:
+    """Returns how many of an evaluation's episodes each environment plays, int64 `[num_envs]`.
+
+    They differ by one at most, so that short episodes count no more often than long ones.
+    """
+    return episodes // num_envs + (np.arange(num_envs) < episodes % num_envs)
+
+
 class EpisodeOutcome:
     """The end of an episode; plain integers, like `StepType`."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.envs.pool import Pool
-from distrl.episodes import EpisodeOutcome, EpisodeStatistics, Record
+from distrl.episodes import EpisodeOutcome, EpisodeStatistics, Record, shares
 from distrl.inferencer import Inferencer
 from distrl.metrics.reports import Report
 from distrl.types import StepType
@@ -51,7 +51,7 @@ class Evaluator:
     def play(self, episodes: int, max_seconds: float | None = None) -> Play[dict[str, Report]]:
         """Plays whole episodes with each policy.
 
-        Each environment plays the same number, so that short episodes do not count more often.
+        Each environment plays its share, see `shares`.
 
         Args:
           episodes: number of episodes of each policy.
@@ -79,10 +79,10 @@ class Evaluator:
         variables.refresh()
         version = variables.version
         self._life += 1  # resets the recurrent state
-        share = -(-episodes // self._pool.num_envs)
+        share = shares(episodes, self._pool.num_envs).tolist()
         played: list[list[Record]] = [[] for _ in range(self._pool.num_envs)]
         begun = np.zeros(self._pool.num_envs, bool)
-        while any(len(records) < share for records in played):
+        while any(len(records) < most for records, most in zip(played, share)):
             yield
             if deadline is not None and time.monotonic() >= deadline:
                 break
@@ -91,11 +91,11 @@ class Evaluator:
             ended = self._statistics.add(timestep)
             if ended is not None:
                 for i, record in zip(*ended):
-                    if begun[i] and len(played[i]) < share:
+                    if begun[i] and len(played[i]) < share[i]:
                         played[i].append(record)
             action = inferencer.inference(self._streams, timestep, self._life).action
             self._timestep = self._pool.step(action)
-        records = [record for each in played for record in each][:episodes]
+        records = [record for each in played for record in each]
         return {**self._scores(records), "version": version}
 
     def _scores(self, records: list[Record]) -> Report:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.envs.multi_agent.pool import AgentPool
-from distrl.episodes import EpisodeOutcome, Record
+from distrl.episodes import EpisodeOutcome, Record, shares
 from distrl.evaluator import Play, spread_of
 from distrl.metrics.reports import Report
 from distrl.policy_streams import PolicyStreams
@@ -42,7 +42,7 @@ class MultiAgentEvaluator:
     def play(self, episodes: int, max_seconds: float | None = None) -> Play[dict[str, Report]]:
         """Plays whole episodes of the environments.
 
-        Each environment plays the same number, so that short episodes do not count more often.
+        Each environment plays its share, see `shares`.
 
         Args:
           episodes: number of episodes of the environments.
@@ -57,18 +57,17 @@ class MultiAgentEvaluator:
         for client in self._variables.values():
             client.refresh()
         num_envs = self._pool.pool.num_envs
-        share = -(-episodes // num_envs)
-        quota = np.clip(episodes - share * np.arange(num_envs), 0, share)
+        share = shares(episodes, num_envs)
         # An episode that was going on before does not count.
         first = self._pool.episode_numbers + (self._pool.step_types != StepType.FIRST)
         ended = np.zeros(num_envs, np.int64)
         played: dict[str, list[tuple[int, Record]]] = {name: [] for name in self._policies}
-        while (ended < quota).any():
+        while (ended < share).any():
             yield
             if deadline is not None and time.monotonic() >= deadline:
                 break
             number = self._pool.episode_numbers
-            counts = (number >= first) & (number < first + quota)
+            counts = (number >= first) & (number < first + share)
             self._add(counts, played)
             ended += counts & (self._pool.step_types == StepType.LAST)
             self._step()

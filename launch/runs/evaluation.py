@@ -10,7 +10,7 @@ from distrl import envs
 from distrl.checkpointing.store import MANIFEST
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
-from distrl.episodes import EpisodeOutcome, EpisodeStatistics
+from distrl.episodes import EpisodeOutcome, EpisodeStatistics, shares
 from distrl.errors import ConfigError
 from distrl.launch.runs.environment import environment_of
 from distrl.launch.runs.run import Run, load_run
@@ -101,7 +101,7 @@ def _play(
 ) -> Evaluation:
     fixed_size = source.batch_size if isinstance(source, Policy) else None
     num_envs = fixed_size or min(episodes, _MOST_ENVS)
-    share = -(-episodes // num_envs)  # of each environment, so that short episodes count no more
+    share = shares(episodes, num_envs).tolist()
     seeds = environment_seeds(seed, "evaluator", 0, num_envs)
     # Before the policy: a pool of processes forks, and to load parameters starts JAX.
     pool = environment.make_pool(num_envs, num_envs, seeds)
@@ -113,10 +113,10 @@ def _play(
         policy.reset()
         timestep = pool.reset()
         steps = 0
-        while any(len(each) < share for each in records):
+        while any(len(each) < most for each, most in zip(records, share)):
             ended = statistics.add(timestep)
             for index, record in zip(*ended) if ended is not None else ():
-                if len(records[index]) < share:
+                if len(records[index]) < share[index]:
                     records[index].append(record)
             if max_steps is not None and steps >= max_steps:
                 break
@@ -126,8 +126,7 @@ def _play(
             steps += 1
     finally:
         pool.close()
-    played = [record for k in range(share) for each in records for record in each[k : k + 1]]
-    played = played[:episodes]
+    played = [record for k in range(max(share)) for each in records for record in each[k : k + 1]]
     if not played:
         raise ConfigError(
             f"evaluate: no episode of {environment.name} ended within max_steps={max_steps}"

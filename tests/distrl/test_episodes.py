@@ -230,6 +230,25 @@ def test_the_evaluators_scores(builder):
     pool.close()
 
 
+@pytest.mark.parametrize(
+    ("episodes", "returns"),
+    [
+        (3, [6, 10, 15]),
+        (5, [6, 10, 15, 21, 28]),
+        (7, [6, 10, 10, 15, 15, 21, 28]),  # the first two environments play a second one
+        (13, [6, 10, 15, 10, 15, 21, 15, 21, 28, 21, 28, 28, 6]),
+    ],
+)
+def test_every_environment_plays_as_many_episodes_or_one_less(episodes, returns):
+    pool = PythonEnvironment(CountingEnvironment).make_pool(5, 5, seeds=range(5))
+    evaluator = Evaluator(pool, {"task": (ConstantInferencer(), ConstantInferencer())})
+    scores = play_to_the_end(evaluator.play(episodes), lambda: False)["task"]
+    assert scores["evaluation_episodes"] == len(returns) == episodes
+    assert scores["evaluation_return"] == np.mean(returns)
+    assert scores["evaluation_return_max"] == max(returns)
+    pool.close()
+
+
 def test_scores_are_exact_with_late_rewards():
     pool = PythonEnvironment(LateCountingEnvironment).make_pool(5, 5, seeds=range(5))
     evaluator = Evaluator(pool, {"task": (ConstantInferencer(), ConstantInferencer())})

@@ -51,7 +51,7 @@ def test_whole_episodes_of_all_agents_count(rule):
             reports = parts.evaluator.evaluate(lambda: False)
             counted = [
                 returns
-                for seed, begin, share in zip(pool_seeds, first, (3, 3, 1), strict=True)
+                for seed, begin, share in zip(pool_seeds, first, (3, 2, 2), strict=True)
                 for returns in episodes(seed, begin + share)[begin:]
             ]
             assert len(counted) == 7 and (number == 1) == (first.tolist() == [0, 0, 0])
