@@ -66,7 +66,8 @@ ROOMS = """
     distrl/learner distrl/rounds distrl/task distrl/testing
     distrl/callbacks
     distrl/agents/components distrl/agents/defaults distrl/agents/without_learning
-    distrl/gradients distrl/learning distrl/transforms distrl/variables
+    distrl/gradients distrl/learning
+    distrl/transforms distrl/variables
     distrl/agents/compiling
     distrl/agents/agent distrl/agents/encoders
     distrl/metrics

@@ -179,10 +179,14 @@ class Agent(abc.ABC):
                 "not one from the gradients of each batch, so that there are none to share; take 0"
             )
 
+    def counted(self, params: Params, learner_state: LearnerState, batch: Trajectory) -> Trajectory:
+        """Returns a batch of host arrays with the step types and probabilities of the loss."""
+        return batch
+
     def num_real(self, batch: Trajectory) -> int:
         """Returns the number of transitions that the loss on a batch of host arrays is a mean over.
 
-        Args: batch: [T + 1, B, ...], before transforms.
+        Args: batch: [T + 1, B, ...], as `counted` returns it; only its step types are looked at.
         """
         return int(np.count_nonzero(batch.timestep.step_type[:-1] != StepType.LAST))
 

@@ -1,4 +1,4 @@
-"""Whether a loss of one's own gives the same gradients in shares of a batch as on the whole one."""
+"""Whether a loss or a transform of one's own gives a batch's gradients in shares of it, too."""
 
 from typing import Any
 
@@ -14,6 +14,7 @@ from distrl.errors import ConfigError
 from distrl.gradients.shares import BatchFacts, ShareGradients, leaves_of_share, split
 from distrl.gradients.update import Part, combine
 from distrl.random_values import random_steps
+from distrl.transforms.agent import TransformedAgent
 from distrl.types import StepType, Trajectory
 
 _SHARES, _BATCH = 3, 6
@@ -25,16 +26,17 @@ _LEAST = 1e-3  # a leaf's largest number, as a part of the gradients': what is l
 def check_own_loss(agent: Agent, length: int) -> None:
     """Compares the gradients of a small random batch with those of its shares, combined.
 
-    It compiles the loss twice; that of the package's own agents is not looked at.
+    It compiles the loss twice, unless the agent and its transforms are all the package's.
 
     Args:
-      agent: the agent, without transforms.
+      agent: the agent, behind its transforms if it has any.
       length: transitions of an unroll.
 
     Raises:
       ConfigError: they differ by more than rounding.
     """
-    if not is_own(agent):
+    causes = _own_parts(agent)
+    if not causes:
         return
     struct = specs.trajectory_struct(agent.env_spec, extras_struct(agent), state_struct(agent))
     batch = _unequal_batch(agent, length)
@@ -42,12 +44,18 @@ def check_own_loss(agent: Agent, length: int) -> None:
     state = jax.jit(agent.initial_learner_state)(params)
     whole, _ = jax.jit(agent.compute_gradients)(params, state, batch)
     gradients = ShareGradients(agent, struct, length, _BATCH)
-    inputs, facts, parts = gradients.select(params, state), BatchFacts.of(agent, batch), []
+    inputs, facts, parts = (
+        gradients.select(params, state),
+        BatchFacts.of(agent, params, state, batch),
+        [],
+    )
     for extent in split(_BATCH, _SHARES):
         results = gradients(inputs, leaves_of_share(batch, extent), extent, facts)
         parts.append(Part(extent.size / _BATCH, *gradients.result(extent.size, results)))
     combined, _ = combine(agent, parts)
     named: list[tuple[str, npt.NDArray[Any], npt.NDArray[Any]]] = []
+    if isinstance(agent, TransformedAgent):  # without the statistics, which are merged
+        whole, combined = whole["agent"], combined["agent"]
     leaves = jax.tree_util.tree_leaves_with_path(whole)
     for (path, leaf), other in zip(leaves, jax.tree.leaves(combined), strict=True):
         if np.size(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -61,10 +69,29 @@ def check_own_loss(agent: Agent, length: int) -> None:
         if size > _LEAST * max(sizes) and not error <= _TOLERANCE * size:
             raise ConfigError(
                 f"learner.num_gradient_workers: the shares of a batch give other gradients than "
-                f"the batch, by {error / size:.0%} of {name}'s largest: the loss of "
-                f"{type(agent).__name__} must take its means by mean_over, and draw by "
-                "batch_share.draw (docs/gradient_workers.md); change it, or take 0"
+                f"the batch, by {error / size:.0%} of {name}'s largest: {'; '.join(causes)} "
+                "(docs/gradient_workers.md); change that, or take 0"
             )
+
+
+def _own_parts(agent: Agent) -> list[str]:
+    """Returns what the parts of an agent that are not the package's must do, for the message."""
+    inner, transforms = agent, []
+    if isinstance(agent, TransformedAgent):
+        inner, transforms = agent.agent, [transform for transform, _ in agent.transforms]
+    rules = []
+    if is_own(inner):
+        rules.append(
+            f"the loss of {type(inner).__name__} must take its means by mean_over, and draw by "
+            "batch_share.draw"
+        )
+    for transform in transforms:
+        if is_own(transform):
+            rules.append(
+                f"the transform {transform.name} must make of each unroll what does not depend on "
+                "the batch's others, and draw by batch_share.draw"
+            )
+    return rules
 
 
 def _unequal_batch(agent: Agent, length: int) -> Trajectory:

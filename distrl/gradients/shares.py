@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from distrl.agents.agent import PRIORITIES, Agent, Logs, params_struct
+from distrl.agents.agent import PRIORITIES, Agent, LearnerState, Logs, params_struct
 from distrl.agents.compiling import update_options
 from distrl.agents.losses.batch_share import Share, share_of_batch
 from distrl.gradients.layout import MessageLayout
@@ -36,9 +36,12 @@ class BatchFacts(NamedTuple):
     min_probability: float
 
     @classmethod
-    def of(cls, agent: Agent, batch: Trajectory) -> "BatchFacts":
-        """Returns the facts of a batch of host arrays."""
-        return cls(agent.num_real(batch), float(np.min(batch.probability)))
+    def of(
+        cls, agent: Agent, params: Params, learner_state: LearnerState, batch: Trajectory
+    ) -> "BatchFacts":
+        """Returns the facts of a batch of host arrays, from which these parameters learn."""
+        counted = agent.counted(params, learner_state, batch)
+        return cls(agent.num_real(counted), float(np.min(counted.probability)))
 
 
 class ShareGradients:

@@ -53,7 +53,7 @@ class SplitUpdate:
         """See `UpdateCheck.checked`: `state` is the learner's, with the record of the check."""
         began = time.monotonic()
         self._exchange(began)
-        facts = BatchFacts.of(self._agent, batch)
+        facts = BatchFacts.of(self._agent, params, state[0], batch)
         shares = self._team.compute(params, state[0], batch, facts)
         whole = sum(extent.size for extent, _, _ in shares)
         parts = [Part(np.float32(extent.size / whole), *rest) for extent, *rest in shares]

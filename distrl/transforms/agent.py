@@ -1,7 +1,7 @@
 """An agent behind its data transforms: itself an agent."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -52,6 +52,7 @@ class TransformedAgent(Agent):
         """
         self.env_spec = env_spec
         self.agent = agent
+        self._keeps_counts = False  # until `_counts` has been traced
         seen = specs_seen(transforms, env_spec)
         self.transforms = list(zip(transforms, seen, strict=False))
         for transform, spec in self.transforms:
@@ -77,11 +78,8 @@ class TransformedAgent(Agent):
         for transform, _ in self.transforms:
             transform.check(config, self, replay)
 
-        def traced(statistics: Nest, key: jax.Array, batch: Trajectory) -> Trajectory:
-            return self.transform({"statistics": statistics}, TransformedState((), key), batch)[0]
-
         key = jax.ShapeDtypeStruct((2,), np.uint32)
-        jax.eval_shape(traced, self._initial_statistics(), key, batch)
+        jax.eval_shape(self._transform, self._initial_statistics(), key, batch)
 
     def initial_params(self, rng: jax.Array) -> Params:
         """See `Agent`."""
@@ -169,16 +167,20 @@ class TransformedAgent(Agent):
         self, params: Params, learner_state: TransformedState, batch: Trajectory
     ) -> tuple[Trajectory, dict[str, Any]]:
         """Returns the batch as the agent learns from it, and its statistics by transform."""
+        return self._transform(params["statistics"], learner_state.key, batch)
+
+    def _transform(
+        self, statistics: dict[str, Nest], key: jax.Array, batch: Trajectory
+    ) -> tuple[Trajectory, dict[str, Any]]:
         batch_statistics = {}
         state = batch.state
         for transform, _ in self.transforms:
             name = transform.name
-            statistics = params["statistics"].get(name, ())
-            if name in params["statistics"]:
+            if name in statistics:
                 batch_statistics[name] = transform.batch_statistics(batch)
-            rng = derive(learner_state.key, f"transform {name}")
-            before = batch
-            batch = transform.unroll(statistics, self._part(state, name), rng, before)
+            rng = derive(key, f"transform {name}")
+            before, part = batch, self._part(state, name)
+            batch = transform.unroll(statistics.get(name, ()), part, rng, before)
             check_unroll(transform, before, batch, self._after[name])
         return batch._replace(state=self._part(state, "agent")), batch_statistics
 
@@ -202,8 +204,35 @@ class TransformedAgent(Agent):
         """See `Agent`."""
         self.agent.check_shares()
 
+    def counted(
+        self, params: Params, learner_state: TransformedState, batch: Trajectory
+    ) -> Trajectory:
+        """See `Agent`. Only what these depend on is computed, and nothing if they stay the same."""
+        if self._keeps_counts:
+            return batch
+        step_type, probability = self._counts(params["statistics"], learner_state.key, batch)
+        timestep = batch.timestep._replace(step_type=np.asarray(step_type))
+        return batch._replace(timestep=timestep, probability=np.asarray(probability))
+
+    @functools.cached_property
+    def _counts(self) -> Callable[..., tuple[jax.Array, jax.Array]]:
+        """Compiled; returns the step types and probabilities of a batch after the transforms."""
+
+        def counts(
+            statistics: Nest, key: jax.Array, batch: Trajectory
+        ) -> tuple[jax.Array, jax.Array]:
+            after, _ = self._transform(statistics, key, batch)
+            step_type, probability = after.timestep.step_type, after.probability
+            # Known from the trace: they are what went in, whatever a batch has.
+            self._keeps_counts = (
+                step_type is batch.timestep.step_type and probability is batch.probability
+            )
+            return step_type, probability
+
+        return jax.jit(counts)
+
     def num_real(self, batch: Trajectory) -> int:
-        """See `Agent`; transforms keep the transitions."""
+        """See `Agent`."""
         return self.agent.num_real(batch)
 
     def combine_gradients(self, grads: Sequence[Params], weights: Sequence[float]) -> Params:

@@ -14,7 +14,6 @@ from distrl.programs.build import Builder, print_line
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import stop_and_tick
 from distrl.runtime.heartbeat import UP, current_heartbeat
-from distrl.transforms.agent import TransformedAgent
 
 
 def make_allocator(experiment: Experiment) -> Allocator:
@@ -49,8 +48,7 @@ def split_update(
         return None
     builder.start_backend()
     agent = builder.agent
-    plain = agent.agent if isinstance(agent, TransformedAgent) else agent
-    check_own_loss(plain, task.replay.unroll_length)
+    check_own_loss(agent, task.replay.unroll_length)
     allocator = make_allocator(builder.experiment)
     team = GradientTeam(
         builder.make_share_gradients(),

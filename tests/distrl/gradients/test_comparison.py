@@ -1,5 +1,6 @@
-"""A loss of one's own is refused if its shares do not give the batch's gradients."""
+"""A loss or transform of one's own is refused if shares do not give the batch's gradients."""
 
+import dataclasses
 import importlib.util
 from pathlib import Path
 
@@ -8,14 +9,17 @@ import jax.numpy as jnp
 import pytest
 
 from distrl import envs
+from distrl.agents.a2c import A2CConfig
 from distrl.agents.agent import Agent
 from distrl.agents.losses import batch_share
 from distrl.agents.losses.means import mean_over
+from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.gradients.comparison import check_own_loss
 from distrl.testing import CountingEnvironment
+from distrl.transforms import RewardScale, Transform, TransformedAgent
 from distrl.types import StepType
 from tests.support.product_agent import ProductAgent, ProductConfig
 
@@ -91,3 +95,37 @@ def test_the_packages_own_agents_are_not_compiled(monkeypatch):
     agent: Agent = PPOConfig().make(envs.make("CartPole-v1").spec())
     monkeypatch.setattr(type(agent), "initial_params", None)
     check_own_loss(agent, 5)
+    check_own_loss(TransformedAgent(agent, [RewardScale(2.0)], agent.env_spec), 5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn(Transform):
+    """For learning only: multiplies the rewards by random numbers."""
+
+    draw = staticmethod(shared_draw)
+    name = "drawn"
+    changes = frozenset({"reward"})
+
+    def unroll(self, statistics, state, rng, batch):
+        reward = batch.timestep.reward
+        reward = reward * self.draw(rng, reward.shape)
+        return batch._replace(timestep=batch.timestep._replace(reward=reward))
+
+
+class DrawnForAShare(Drawn):
+    draw = staticmethod(own_draw)
+
+
+def test_a_transform_of_ones_own_is_compared():
+    spec = envs.make("CartPole-v1").spec()
+    agent = A2CConfig(NetworkConfig(hidden_sizes=(4,))).make(spec)
+    check_own_loss(TransformedAgent(agent, [Drawn()], spec), 5)
+    with pytest.raises(ConfigError, match="largest: the transform drawn must make of each unroll"):
+        check_own_loss(TransformedAgent(agent, [DrawnForAShare()], spec), 5)
+
+
+def test_an_agent_of_ones_own_is_compared_behind_transforms():
+    agent = TransformedAgent(OwnLoss(own_mean), [RewardScale(2.0)], SPEC)
+    with pytest.raises(ConfigError, match="largest: the loss of OwnLoss must take"):
+        check_own_loss(agent, 7)
+    check_own_loss(TransformedAgent(OwnLoss(mean_of_shares), [RewardScale(2.0)], SPEC), 7)

@@ -1,6 +1,9 @@
 """The gradients of unequal shares of a batch, combined, are those of the batch."""
 
+import dataclasses
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,8 +17,9 @@ from distrl.gradients.memory import MemoryAddress, SharedMemory, map_memory
 from distrl.gradients.shares import BatchFacts, leaves_of_share, split
 from distrl.gradients.update import Part, combine
 from distrl.task import make_agent
+from distrl.transforms import RewardScale, Transform
 from distrl.transforms.statistics import Pair
-from distrl.types import StepType
+from distrl.types import TIME_FIELDS, StepType
 from tests.distrl.learner_group.test_devices import (
     AGENTS,
     BATCH,
@@ -59,7 +63,7 @@ def check(config, spec, transforms):
     gradients = share_gradients(agent, LENGTH, BATCH)
     inputs = gradients.select(params, state)
     assert len(inputs) < len(jax.tree.leaves((params, state)))  # without the optimiser's
-    facts, parts = BatchFacts.of(agent, batch), []
+    facts, parts = BatchFacts.of(agent, params, state, batch), []
     for extent in split(BATCH, 3):
         share = leaves_of_share(batch, extent)
         leaves = gradients(inputs, share, extent, facts)
@@ -84,6 +88,38 @@ def test_shares_of_a_batch_give_its_gradients(name):
 @pytest.mark.parametrize("name", list(SPLITTABLE))
 def test_shares_of_every_agents_batch_give_its_gradients(name):
     check(*SPLITTABLE[name])
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen(Transform):
+    """For learning only: cuts unrolls, takes transitions out, and changes the probabilities."""
+
+    name = "chosen"
+
+    def unroll(self, statistics, state, rng, batch):
+        cut = {
+            name: jax.tree.map(lambda leaf: leaf[:4], getattr(batch, name)) for name in TIME_FIELDS
+        }
+        timestep = cut["timestep"]
+        taken = timestep.observation[..., 0] > 0
+        kinds = jnp.where(taken, timestep.step_type, np.int8(StepType.LAST))
+        cut["timestep"] = timestep._replace(step_type=kinds)
+        return batch._replace(**cut, probability=batch.probability / 2 + 0.1)
+
+
+@pytest.mark.parametrize("config", [A2CConfig(SMALL), DQNConfig(SMALL)])
+def test_batches_are_counted_as_transforms_leave_them(config):
+    check(config, DISCRETE, (Chosen(), RewardScale(2.0)))
+
+
+def test_transforms_that_keep_what_is_counted_cost_nothing():
+    agent = make_agent(A2CConfig(SMALL), NORMALIZERS, DISCRETE)
+    params = jax.jit(agent.initial_params)(jax.random.PRNGKey(0))
+    state, batch = agent.initial_learner_state(params), make_batch(agent, 0)
+    first = BatchFacts.of(agent, params, state, batch)
+    assert agent.counted(params, state, batch) is batch
+    assert BatchFacts.of(agent, params, state, batch) == first
+    assert first.num_real == agent.num_real(batch)
 
 
 @pytest.mark.parametrize(
