@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from distrl.envs.time_limit import with_time_limit
 from distrl.errors import ConfigError
+from distrl.field_checks import check_flag, check_whole, is_number, is_whole
 from distrl.learner_config import LearnerConfig as LearnerConfig  # documented here as well
 from distrl.runtime.durations import check_duration
 
@@ -42,19 +43,20 @@ class ActorsConfig:
 
     def __post_init__(self) -> None:
         for name in ("num_actors", "num_envs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"actors.{name} must be 1 or more, got {getattr(self, name)}")
+            check_whole(self, name, "actors")
+        check_whole(self, "max_actors", "actors", none=True)
+        check_flag(self, "pin", "actors")
         if self.max_actors is not None and self.max_actors < self.num_actors:
             raise ConfigError(
                 f"actors.max_actors={self.max_actors} is less than actors.num_actors="
                 f"{self.num_actors}"
             )
-        if self.wait_num is not None and not 1 <= self.wait_num <= self.num_envs:
+        wait_num = self.wait_num
+        if wait_num is not None and not (is_whole(wait_num) and wait_num <= self.num_envs):
             raise ConfigError(
                 f"actors.wait_num must lie between 1 and actors.num_envs={self.num_envs}, "
-                f"got {self.wait_num}"
+                f"got {wait_num!r}"
             )
-
         self._check_rounds()
 
     def _check_rounds(self) -> None:
@@ -67,10 +69,10 @@ class ActorsConfig:
                     "actors.round_grace and actors.late_data are for rounds; set actors.min_actors"
                 )
             return
-        if not 1 <= self.min_actors <= self.num_actors:
+        if not (is_whole(self.min_actors) and self.min_actors <= self.num_actors):
             raise ConfigError(
                 f"actors.min_actors must lie between 1 and actors.num_actors={self.num_actors}, "
-                f"got {self.min_actors}"
+                f"got {self.min_actors!r}"
             )
         if self.wait_num not in (None, self.num_envs):
             raise ConfigError(
@@ -132,17 +134,10 @@ class InferenceConfig:
                 "inference.transport must be auto, courier or shared_memory, got "
                 f"{self.transport!r}"
             )
-        if self.num_inferencers < 1:
-            raise ConfigError(
-                f"inference.num_inferencers must be 1 or more, got {self.num_inferencers}"
-            )
-        if self.sync_interval is not None and self.sync_interval < 1:
-            raise ConfigError(
-                f"inference.sync_interval must be 1 or more, got {self.sync_interval}"
-            )
+        check_whole(self, "num_inferencers", "inference")
+        check_whole(self, "sync_interval", "inference", none=True)
         check_duration("inference.timeout", self.timeout)
-        if self.num_gpus < 0:
-            raise ConfigError(f"inference.num_gpus must be 0 or more, got {self.num_gpus}")
+        check_whole(self, "num_gpus", "inference", least=0)
         if self.num_gpus > self.num_inferencers:
             raise ConfigError(
                 f"inference.num_gpus={self.num_gpus} is more than inference.num_inferencers="
@@ -172,12 +167,12 @@ class EvaluatorConfig:
     max_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if self.num_evaluators not in (0, 1):
+        check_whole(self, "num_evaluators", "evaluator", least=0)
+        if self.num_evaluators > 1:
             raise ConfigError(f"evaluator.num_evaluators must be 0 or 1, got {self.num_evaluators}")
-        for name in ("num_envs", "episodes", "max_episode_steps"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"evaluator.{name} must be more than 0, got {value}")
+        for name in ("num_envs", "episodes"):
+            check_whole(self, name, "evaluator")
+        check_whole(self, "max_episode_steps", "evaluator", none=True)
         check_duration("evaluator.interval", self.interval)
         check_duration("evaluator.max_seconds", self.max_seconds, none="or None")
 
@@ -217,14 +212,12 @@ class SupervisionConfig:
     log_limit_mb: float | None = 50.0
 
     def __post_init__(self) -> None:
-        if self.restarts < 0:
-            raise ConfigError(f"supervision.restarts must be 0 or more, got {self.restarts}")
+        check_whole(self, "restarts", "supervision", least=0)
         for name in ("call_timeout", "insert_timeout"):
             check_duration(f"supervision.{name}", getattr(self, name))
-        if self.log_limit_mb is not None and not self.log_limit_mb >= 0.1:
-            raise ConfigError(
-                f"supervision.log_limit_mb must be 0.1 or more, or None; got {self.log_limit_mb}"
-            )
+        limit = self.log_limit_mb
+        if limit is not None and not (is_number(limit, infinite=True) and limit >= 0.1):
+            raise ConfigError(f"supervision.log_limit_mb must be 0.1 or more, or None; got {limit}")
         for name in ("idle_limit", "busy_limit", "stopped_limit"):
             check_duration(f"supervision.{name}", getattr(self, name), none="or None")
 
@@ -249,6 +242,10 @@ class MetricsConfig:
         "episodes": True, "json_lines": False, "tensorboard": False, "wandb": False
     }  # fmt: skip
 
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            check_flag(self, field.name, "metrics")
+
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
@@ -270,6 +267,6 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         none = "or None for the end only"
         check_duration("checkpoint.period", self.period, none=none, infinite=False)
-        if isinstance(self.keep, bool) or self.keep < 1:
-            raise ConfigError(f"checkpoint.keep must be 1 or more, got {self.keep}")
+        check_whole(self, "keep", "checkpoint")
+        check_flag(self, "replay", "checkpoint")
         check_duration("checkpoint.grace", self.grace, infinite=False)

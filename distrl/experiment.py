@@ -126,8 +126,6 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check_parts(self)
-        if self.seed < 0:
-            raise ConfigError(f"seed must be 0 or more, got {self.seed}")
         if self.learners not in ("each", "one"):
             raise ConfigError(f"learners must be 'each' or 'one', got {self.learners!r}")
         check_callbacks(self.callbacks)

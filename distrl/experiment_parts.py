@@ -1,5 +1,6 @@
 """What the parts of an experiment must be, for mistakes that would raise something obscure."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from distrl import specs
@@ -14,6 +15,7 @@ from distrl.config import (
 )
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.errors import ConfigError
+from distrl.field_checks import is_whole
 from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
 from distrl.seeds import MAX_ACTORS, MAX_ENVS
@@ -30,6 +32,7 @@ _KINDS: dict[str, type] = {
     "goal": Goal,
 }
 _LISTS = ("transforms", "callbacks")
+_MAPPINGS = ("policies", "shared")
 _FROM_THE_AGENT = ("actors", "replay", "learner")  # None: the algorithm's defaults
 
 
@@ -52,6 +55,17 @@ def check_parts(experiment: Any) -> None:
         value = getattr(experiment, name)
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{name} must be a tuple, as in {name}=(x,), got {value!r:.80}")
+    for name in _MAPPINGS:
+        value = getattr(experiment, name)
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{name} must be a dict by name, got {value!r:.80}")
+    seed, lockstep, task = experiment.seed, experiment.lockstep, experiment.task
+    if not is_whole(seed, 0):
+        raise ConfigError(f"seed must be a whole number, 0 or more; got {seed!r:.80}")
+    if not isinstance(lockstep, bool):
+        raise ConfigError(f"lockstep must be True or False, got {lockstep!r:.80}")
+    if not isinstance(task, str) or not task:
+        raise ConfigError(f"task must be a name, got {task!r:.80}")
 
 
 def check_evaluation(experiment: Any) -> None:

@@ -1,11 +1,11 @@
 """The goal of a run: when it ends."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from distrl.errors import ConfigError
+from distrl.field_checks import check_whole, is_number
 from distrl.runtime.durations import check_duration
 from distrl.specs import EnvironmentSpec
 
@@ -86,25 +86,24 @@ class Goal:
     evaluation_return: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.mean_return, str) and self.mean_return != "auto":
+        rate = self.success_rate
+        if rate is not None and not (is_number(rate) and 0 < rate <= 1):
             raise ConfigError(
-                f"goal.mean_return must be a number, 'auto' or None, got {self.mean_return!r}"
+                f"goal.success_rate must be more than 0 and at most 1 (0.9 for 90 %), got {rate}"
             )
-        if self.success_rate is not None and not 0 < self.success_rate <= 1:
-            raise ConfigError(
-                "goal.success_rate must be more than 0 and at most 1 (0.9 for 90 %), got "
-                f"{self.success_rate}"
-            )
-        for name in ("mean_return", "evaluation_return"):
+        for name, auto in (("mean_return", ", 'auto'"), ("evaluation_return", "")):
             value = getattr(self, name)
-            if isinstance(value, (int, float)) and not math.isfinite(value):
+            if is_number(value) or value is None or (auto and value == "auto"):
+                continue
+            if isinstance(value, float):
                 raise ConfigError(
                     f"goal.{name} must be finite, or None for no such goal; got {value}"
                 )
-        for name in ("window", *_BUDGETS):
-            value = getattr(self, name)
-            if value is not None and name != "max_seconds" and not value > 0:
-                raise ConfigError(f"goal.{name} must be more than 0, got {value}")
+            raise ConfigError(f"goal.{name} must be a number{auto} or None, got {value!r}")
+        check_whole(self, "window", "goal")
+        for name in _BUDGETS:
+            if name != "max_seconds":
+                check_whole(self, name, "goal", none=True)
         check_duration("goal.max_seconds", self.max_seconds, none="or None")
 
     def resolve(self, return_threshold: float | None) -> "Goal":

@@ -3,6 +3,7 @@
 import dataclasses
 
 from distrl.errors import ConfigError
+from distrl.field_checks import check_flag, check_whole
 from distrl.learner_group.devices import check_split
 from distrl.runtime.durations import check_duration
 
@@ -53,6 +54,10 @@ class LearnerConfig:
     gradient_timeout: float = 30.0
 
     def __post_init__(self) -> None:
+        check_flag(self, "learning", "learner")
+        check_whole(self, "batch_size", "learner")
+        for name in ("num_gpus", "num_devices", "num_gradient_workers"):
+            check_whole(self, name, "learner", least=0)
         if not self.learning and self.num_gradient_workers:
             raise ConfigError(
                 f"learner.num_gradient_workers={self.num_gradient_workers} with "
@@ -63,31 +68,15 @@ class LearnerConfig:
             raise ConfigError(
                 f"learner.on_nonfinite must be 'fail' or 'skip', got {self.on_nonfinite!r}"
             )
-        if self.batch_size < 1:
-            raise ConfigError(f"learner.batch_size must be 1 or more, got {self.batch_size}")
         for name in ("every_unrolls", "every_steps"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(
-                    f"learner.{name} must be a whole number, 1 or more, or None; got {value!r}"
-                )
+            check_whole(self, name, "learner", none=True)
         if self.every_unrolls is not None and self.every_steps is not None:
             raise ConfigError(
                 f"learner.every_unrolls={self.every_unrolls} and learner.every_steps="
                 f"{self.every_steps} both say what starts an update; leave one None"
             )
-        lag = self.max_policy_lag
-        if lag is not None and (isinstance(lag, bool) or not isinstance(lag, int) or lag < 0):
-            raise ConfigError(
-                "learner.max_policy_lag must be a whole number of learner steps, 0 or more, or "
-                f"None; got {lag!r}"
-            )
+        check_whole(self, "max_policy_lag", "learner", least=0, none=True, unit="of learner steps")
         check_duration("learner.timeout", self.timeout)
-        for name in ("num_gpus", "num_devices"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"learner.{name} must be 0 or more, got {getattr(self, name)}")
         if 0 < self.num_gpus < self.num_devices:
             raise ConfigError(
                 f"learner.num_devices={self.num_devices} is more than "
@@ -97,8 +86,6 @@ class LearnerConfig:
 
     def _check_gradient_workers(self) -> None:
         count = self.num_gradient_workers
-        if isinstance(count, bool) or count < 0:
-            raise ConfigError(f"learner.num_gradient_workers must be 0 or more, got {count}")
         check_duration("learner.gradient_timeout", self.gradient_timeout, infinite=False)
         if count > self.batch_size:
             raise ConfigError(

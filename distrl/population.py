@@ -16,6 +16,7 @@ import numpy as np
 from distrl import specs
 from distrl.agents.tunable import Tunable
 from distrl.errors import ConfigError, Diverged
+from distrl.field_checks import check_whole, is_number
 from distrl.learning.divergence import MAX_SKIPPED
 from distrl.runtime.files import replacing
 from distrl.task import Task
@@ -49,17 +50,13 @@ class Population:
 
     def __post_init__(self) -> None:
         for field in ("interval", "episodes"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(
-                    f"population.{field} must be a whole number, 1 or more; got {value!r}"
-                )
-        if not 0 < self.share <= 0.5:
+            check_whole(self, field, "population")
+        if not (is_number(self.share) and 0 < self.share <= 0.5):
             raise ConfigError(f"population.share must be above 0, 0.5 at most; got {self.share!r}")
-        if not 0 <= self.resample <= 1:
+        if not (is_number(self.resample) and 0 <= self.resample <= 1):
             raise ConfigError(f"population.resample must lie in [0, 1]; got {self.resample!r}")
-        good = bool(self.factors) and all(0 < factor < math.inf for factor in self.factors)
-        if not good:
+        several = isinstance(self.factors, (tuple, list)) and len(self.factors) > 0
+        if not (several and all(is_number(factor) and factor > 0 for factor in self.factors)):
             raise ConfigError(
                 f"population.factors: expected numbers above 0, such as 0.8, 1.25; got "
                 f"{self.factors!r}"

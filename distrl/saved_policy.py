@@ -13,6 +13,7 @@ import numpy.typing as npt
 from distrl import specs
 from distrl.checkpointing.store import Checkpoint, Checkpoints
 from distrl.errors import ConfigError
+from distrl.field_checks import check_flag, check_whole
 from distrl.inferencer import InferenceSource
 from distrl.policy import (
     POLICY_FILES,
@@ -23,6 +24,7 @@ from distrl.policy import (
     settings_of,
 )
 from distrl.rules import RandomPolicy
+from distrl.runtime.durations import check_duration
 from distrl.saved.saved_agent import own_code
 from distrl.snapshot_source import SnapshotSource
 from distrl.specs import EnvironmentSpec
@@ -51,6 +53,8 @@ class SavedPolicy:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", str(Path(self.path).absolute()))
+        for name in ("greedy", "trust"):
+            check_flag(self, name, "SavedPolicy")
         find_saved(self.path, self.which, "SavedPolicy")
 
     def check(self, env_spec: EnvironmentSpec, name: str) -> None:
@@ -92,10 +96,10 @@ class PastPolicies:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", str(Path(self.path).absolute()))
-        if isinstance(self.newest, bool) or not isinstance(self.newest, int) or self.newest < 1:
-            raise ConfigError(f"PastPolicies: newest must be 1 or more, got {self.newest!r}")
-        if not self.refresh >= 0:
-            raise ConfigError(f"PastPolicies: refresh must be 0 s or more, got {self.refresh!r}")
+        check_whole(self, "newest", "PastPolicies")
+        check_duration("PastPolicies.refresh", self.refresh, zero=True)
+        for name in ("greedy", "trust"):
+            check_flag(self, name, "PastPolicies")
 
     def check(self, env_spec: EnvironmentSpec, name: str) -> None:
         """As that of `SavedPolicy`, for the newest undamaged checkpoint, if there is one."""

@@ -21,8 +21,8 @@ from distrl.agents.defaults import (
 from distrl.agents.losses.means import normalize
 from distrl.agents.losses.returns import gae
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.settings import check_flag, check_number
 from distrl.config import ActorsConfig, LearnerConfig
+from distrl.field_checks import check_flag, check_number
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, TimeStep

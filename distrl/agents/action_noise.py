@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.schedules import Schedule
-from distrl.agents.settings import check_choice, check_function, check_number
+from distrl.field_checks import check_choice, check_function, check_number
 from distrl.random_keys import derive
 
 KINDS = ("gaussian", "uniform")

@@ -13,14 +13,9 @@ from distrl.agents.components import components_for, network_labels
 from distrl.agents.losses.means import mean_over
 from distrl.agents.networks import check_network
 from distrl.agents.optimizers import OPTIMIZERS, annealed, make_optimizer
-from distrl.agents.settings import (
-    check_annealing,
-    check_choice,
-    check_number,
-    check_positive_or_none,
-    check_scalar_reward,
-)
+from distrl.agents.settings import check_annealing, check_scalar_reward
 from distrl.errors import ConfigError
+from distrl.field_checks import check_choice, check_number, check_positive_or_none
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory

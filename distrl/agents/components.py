@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from distrl.agents.agent import Agent, Logs, params_struct
 from distrl.agents.optimizers import OPTIMIZERS, annealed
-from distrl.agents.settings import check_choice, check_count, check_flag, check_number
 from distrl.errors import ConfigError
+from distrl.field_checks import check_choice, check_count, check_flag, check_number
 from distrl.types import Nest, Params
 
 # What agents of a kind can have, for flags: a core with memory; streams and, for action values, a

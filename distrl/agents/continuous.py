@@ -16,13 +16,10 @@ from distrl.agents.modules import torsos
 from distrl.agents.modules.normals import BoundedActions
 from distrl.agents.modules.recurrence import check_memory, check_unrolls
 from distrl.agents.networks import NetworkConfig, check_network
-from distrl.agents.settings import (
-    InputSettings,
-    check_count,
-    check_scalar_reward,
-)
+from distrl.agents.settings import InputSettings, check_scalar_reward
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
+from distrl.field_checks import check_count
 from distrl.learner_group.devices import merge_steps, unmerge_steps
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec

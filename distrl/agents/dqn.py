@@ -24,9 +24,10 @@ from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.modules.recurrence import check_memory, check_unrolls
 from distrl.agents.networks import NetworkConfig, check_network
 from distrl.agents.q_learning import DQN
-from distrl.agents.settings import (
-    SavedSettings,
-    check_annealing,
+from distrl.agents.settings import SavedSettings, check_annealing
+from distrl.config import ActorsConfig, LearnerConfig
+from distrl.errors import ConfigError
+from distrl.field_checks import (
     check_count,
     check_flag,
     check_function,
@@ -34,8 +35,6 @@ from distrl.agents.settings import (
     check_number,
     check_positive_or_none,
 )
-from distrl.config import ActorsConfig, LearnerConfig
-from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 
@@ -142,7 +141,7 @@ class DQNConfig(SavedSettings):
         )
         check_count(self, "burn_in", least=0)
         check_memory(self.burn_in, self.network)
-        for field in ("noisy", "dueling_streams"):
+        for field in ("double", "dueling", "dueling_streams", "noisy", "value_rescaling"):
             check_flag(self, field)
         check_number(self, "evaluation_epsilon", lambda x: 0 <= x <= 1, "in [0, 1]")
         check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrl.agents.schedules import Schedule
-from distrl.agents.settings import check_number
 from distrl.errors import ConfigError
+from distrl.field_checks import check_number
 from distrl.random_keys import derive
 
 

@@ -21,9 +21,9 @@ from distrl.agents.defaults import (
 )
 from distrl.agents.losses.rlax_import import rlax
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.settings import check_number
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
+from distrl.field_checks import check_number
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, TimeStep

@@ -17,15 +17,9 @@ from distrl.agents.modules.inputs import make_inputs, masked
 from distrl.agents.modules.network_body import Network, build
 from distrl.agents.modules.noisy import NoisyLinear
 from distrl.agents.modules.own_networks import as_part
-from distrl.agents.settings import (
-    InputSettings,
-    check_choice,
-    check_count,
-    check_flag,
-    check_names,
-    check_sizes,
-)
+from distrl.agents.settings import InputSettings
 from distrl.errors import ConfigError
+from distrl.field_checks import check_choice, check_count, check_flag, check_names, check_sizes
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params, State, TimeStep
 
@@ -104,11 +98,11 @@ class NetworkConfig(InputSettings):
             object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         check_sizes(self, "hidden_sizes", "network")
         check_count(self, "core_size", "network")
-        for field in ("scale_integers", "one_hot_integers"):
+        flags = ("core_inputs_prev_action_reward", "scale_integers", "one_hot_integers")
+        for field in (*flags, "mask_actions"):
             check_flag(self, field, "network")
         check_choice(self, "image_layout", LAYOUTS, "network")
         check_names(self, "inputs", "network")
-        check_flag(self, "mask_actions", "network")
 
 
 def check_network(settings: Any) -> None:

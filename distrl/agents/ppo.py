@@ -26,8 +26,8 @@ from distrl.agents.losses.returns import gae
 from distrl.agents.modules.torsos import has_convolutions
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import if_made
-from distrl.agents.settings import check_count, check_flag, check_number, check_positive_or_none
 from distrl.config import ActorsConfig, LearnerConfig
+from distrl.field_checks import check_count, check_flag, check_number, check_positive_or_none
 from distrl.random_keys import derive, numbered
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec

@@ -24,15 +24,10 @@ from distrl.agents.losses.returns import gae
 from distrl.agents.modules import distributions
 from distrl.agents.networks import NetworkConfig, check_network
 from distrl.agents.optimizers import make_optimizer
-from distrl.agents.settings import (
-    check_choice,
-    check_flag,
-    check_number,
-    check_positive_or_none,
-    check_scalar_reward,
-)
+from distrl.agents.settings import check_scalar_reward
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
+from distrl.field_checks import check_choice, check_flag, check_number, check_positive_or_none
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Params, State, StepType, TimeStep, Trajectory

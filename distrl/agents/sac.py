@@ -29,13 +29,8 @@ from distrl.agents.modules.normals import NormalParams, SquashedNormal, clip_wit
 from distrl.agents.modules.recurrence import learned_from
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import annealed, make_optimizer
-from distrl.agents.settings import (
-    check_annealing,
-    check_choice,
-    check_flag,
-    check_number,
-    check_sizes,
-)
+from distrl.agents.settings import check_annealing
+from distrl.field_checks import check_choice, check_flag, check_number, check_sizes
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory

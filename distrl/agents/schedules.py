@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from distrl.agents.settings import SavedSettings, check_choice, check_count, check_function
+from distrl.agents.settings import SavedSettings
 from distrl.errors import ConfigError
+from distrl.field_checks import check_choice, check_count, check_function
 
 SHAPES = ("linear", "exponential", "piecewise")
 _CHECKED_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # at which a function's values are checked

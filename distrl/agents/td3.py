@@ -32,8 +32,8 @@ from distrl.agents.modules.recurrence import learned_from
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import annealed, make_optimizer
 from distrl.agents.schedules import next_count
-from distrl.agents.settings import (
-    check_annealing,
+from distrl.agents.settings import check_annealing
+from distrl.field_checks import (
     check_choice,
     check_count,
     check_flag,

@@ -14,6 +14,7 @@ from distrl.agents.agent import Agent, LearnerState, Logs
 from distrl.agents.defaults import Defaults, defaults_of
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
+from distrl.field_checks import check_flag, is_number
 from distrl.random_keys import derive
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
@@ -43,7 +44,8 @@ class Tunable:
     def __post_init__(self) -> None:
         if not dataclasses.is_dataclass(self.agent) or not hasattr(self.agent, "make"):
             raise ConfigError(f"Tunable: agent must be an algorithm's settings, got {self.agent!r}")
-        if not self.ranges:
+        check_flag(self, "draw", "Tunable")
+        if not isinstance(self.ranges, Mapping) or not self.ranges:
             raise ConfigError("Tunable: ranges must name at least one setting and its range")
         numbers = [
             field.name
@@ -62,7 +64,8 @@ class Tunable:
                     f"Tunable: {type(self.agent).__name__}.{name} cannot change while it learns: "
                     f"{fixed[name]}"
                 )
-            if not (len(ends) == 2 and 0 < ends[0] < ends[1] < math.inf):
+            pair = isinstance(ends, (tuple, list)) and len(ends) == 2 and all(map(is_number, ends))
+            if not (pair and 0 < ends[0] < ends[1]):
                 raise ConfigError(
                     f"Tunable: ranges[{name!r}] must be its least and largest value, both above 0; "
                     f"got {ends!r}"

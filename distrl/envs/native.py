@@ -15,6 +15,7 @@ from distrl.envs.pool import Pool
 from distrl.envs.pools.envpool_library import envpool, envpool_spec, info_keys, observation_keys
 from distrl.envs.pools.native_pool import NativePool
 from distrl.errors import ConfigError
+from distrl.field_checks import check_flag, check_whole
 
 # Options of EnvPool that are other settings, here or of the experiment.
 _OWN_OPTIONS = {
@@ -69,6 +70,8 @@ class NativeEnvironment:
     check_finite: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ConfigError(f"environment.name must be a name of EnvPool's, got {self.name!r}")
         names = envpool().list_all_envs()
         if self.name not in names:
             raise ConfigError(
@@ -79,14 +82,13 @@ class NativeEnvironment:
                 f"environment: EnvPool's {self.name} shows the next episode in the last step of "
                 f"one, and has no first steps; use {self.name.replace(_AUTO_RESET, '-')}"
             )
-        if self.num_threads is not None and self.num_threads < 0:
+        check_whole(self, "num_threads", "environment", least=0, none=True)
+        check_whole(self, "max_episode_steps", "environment", none=True)
+        for name in ("clip_actions", "check_finite"):
+            check_flag(self, name, "environment")
+        if not isinstance(self.options, tuple):
             raise ConfigError(
-                f"environment.num_threads must be 0 (one a core) or more, or None (by "
-                f"the machine), got {self.num_threads}"
-            )
-        if self.max_episode_steps is not None and self.max_episode_steps < 1:
-            raise ConfigError(
-                f"environment.max_episode_steps must be 1 or more, got {self.max_episode_steps}"
+                f"environment.options must be a tuple of (name, value), got {self.options!r}"
             )
         for pair in self.options:
             if not (isinstance(pair, tuple) and len(pair) == 2):

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from distrl.errors import ConfigError
+from distrl.field_checks import check_flag, check_whole
 from distrl.runtime.durations import check_duration
 
 # Module and class by kind. Imported when a pool is made: a run needs one kind.
@@ -59,19 +60,15 @@ class PoolConfig:
                     f"environment.pool.{name} must be one of {', '.join(choices)}, "
                     f"got {value!r}{hint}"
                 )
+        for name in ("pin_workers", "check_finite"):
+            check_flag(self, name, "environment.pool")
         if self.pin_workers and self.kind != "processes":
             raise ConfigError(
                 f"environment.pool.pin_workers is for worker processes, and kind is {self.kind!r}"
             )
-        if self.num_workers is not None and self.num_workers < 1:
-            raise ConfigError(
-                "environment.pool.num_workers must be 1 or more, or None for the cores that the "
-                f"process may use, got {self.num_workers}"
-            )
+        check_whole(self, "num_workers", "environment.pool", none=True)
         for name in ("worker_threads", "max_restarts"):
-            value = getattr(self, name)
-            if value < 0:
-                raise ConfigError(f"environment.pool.{name} must be 0 or more, got {value}")
+            check_whole(self, name, "environment.pool", least=0)
         check_duration("environment.pool.step_timeout", self.step_timeout)
 
     def pool_class(self) -> Any:

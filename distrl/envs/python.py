@@ -12,6 +12,8 @@ from distrl.envs.adapters.stepper import Stepper
 from distrl.envs.adapters.wrappers import WrapperConfig
 from distrl.envs.pool import Pool
 from distrl.envs.pool_config import PoolConfig
+from distrl.errors import ConfigError
+from distrl.field_checks import check_kind, is_number
 
 __all__ = ["PoolConfig", "PythonEnvironment", "WrapperConfig"]
 
@@ -39,6 +41,15 @@ class PythonEnvironment:
 
     def __post_init__(self) -> None:
         check_builder(self.builder, "a gymnasium.Env or a dm_env.Environment")
+        if not isinstance(self.name, str):
+            raise ConfigError(f"environment.name must be a name, got {self.name!r}")
+        check_kind(self, "wrappers", WrapperConfig, "environment")
+        check_kind(self, "pool", PoolConfig, "environment")
+        if self.return_threshold is not None and not is_number(self.return_threshold):
+            raise ConfigError(
+                "environment.return_threshold must be a finite number, or None; got "
+                f"{self.return_threshold!r}"
+            )
         if not self.name:
             object.__setattr__(self, "name", builder_name(self.builder))
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.errors import ConfigError, SpecError
+from distrl.errors import SpecError
+from distrl.field_checks import check_whole
 from distrl.types import Nest
 
 
@@ -137,13 +138,8 @@ class Simulator(dm_env.Environment):
         return dm_env.truncation(reward, state)
 
     def _late_shape(self) -> tuple[int, ...]:
-        delay = self.reward_delay
-        if isinstance(delay, bool) or not isinstance(delay, int) or delay < 0:
-            raise ConfigError(
-                f"{type(self).__name__}.reward_delay must be a whole number, 0 or more; "
-                f"got {delay!r}"
-            )
-        return (delay + 1, *self.reward_spec().shape)
+        check_whole(self, "reward_delay", type(self).__name__, least=0)
+        return (self.reward_delay + 1, *self.reward_spec().shape)
 
     def _reward(self, step: int) -> npt.NDArray[Any]:
         reward = np.asarray(self.get_reward(step), np.float32)

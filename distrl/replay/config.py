@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from distrl.errors import ConfigError
+from distrl.field_checks import check_flag, check_whole, is_number, is_whole
 from distrl.replay.insert_priorities import MAX_EXPONENT, MAX_PRIORITY, PriorityOf
 from distrl.replay.sampler import Sampler
 from distrl.types import TIME_FIELDS, Trajectory
@@ -94,14 +95,14 @@ class ReplayConfig:
                 )
                 raise ConfigError(f"replay.{name}: no {value!r}; {hint}")
         for name in ("unroll_length", "max_size", "min_size_to_sample", "num_shards"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"replay.{name} must be a whole number, 1 or more; got {value!r}")
+            check_whole(self, name, "replay")
+        for name in ("whole_episodes", "strict_ratio"):
+            check_flag(self, name, "replay")
         self._check_shards()
         self._check_period()
         for name, most in (("priority_exponent", MAX_EXPONENT), ("initial_priority", MAX_PRIORITY)):
             value = getattr(self, name)
-            if not 0 <= value <= most:
+            if not (is_number(value) and 0 <= value <= most):
                 raise ConfigError(f"replay.{name} must be from 0 to {most:.3g}; got {value!r}")
         if self.min_size_to_sample > self.max_size:
             raise ConfigError(
@@ -126,10 +127,6 @@ class ReplayConfig:
             raise ConfigError(
                 "replay.priority_of is for sampling by priority, not for replay.table="
                 f"{self.table}; use replay.table=prioritized"
-            )
-        if not isinstance(self.whole_episodes, bool):
-            raise ConfigError(
-                f"replay.whole_episodes: expected True or False, got {self.whole_episodes!r}"
             )
         if self.whole_episodes and self.table != "queue":
             raise ConfigError(
@@ -166,7 +163,7 @@ class ReplayConfig:
         period, longest = self.period, self.unroll_length
         if period is None:
             return
-        if isinstance(period, bool) or not isinstance(period, int) or not 1 <= period <= longest:
+        if not (is_whole(period) and period <= longest):
             raise ConfigError(
                 f"replay.period must be a whole number from 1 to replay.unroll_length={longest}, "
                 f"or None; got {period!r}"
@@ -191,13 +188,13 @@ class ReplayConfig:
                 )
 
     def _check_ratio(self, ratio: float) -> None:
-        if not (math.isfinite(ratio) and ratio > 0):
+        if not (is_number(ratio) and ratio > 0):
             raise ConfigError(f"replay.samples_per_insert must be positive; got {ratio!r}")
         # Reverb: max_diff - min_diff must be 2 * max(1, samples_per_insert), or both may block.
-        least = max(1.0, ratio)
-        if self.error_buffer is not None and not self.error_buffer >= least:
+        least, error = max(1.0, ratio), self.error_buffer
+        if error is not None and not (is_number(error, infinite=True) and error >= least):
             raise ConfigError(
-                f"replay.error_buffer={self.error_buffer} must be at least "
+                f"replay.error_buffer={error} must be at least "
                 f"max(1, samples_per_insert) = {least:g}; less could block inserts and samples"
             )
 

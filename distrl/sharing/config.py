@@ -2,7 +2,6 @@
 
 import dataclasses
 import fnmatch
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import jax
 
 from distrl.agents.agent import Agent, params_struct
 from distrl.errors import ConfigError
+from distrl.field_checks import is_number
 from distrl.transforms.agent import TransformedAgent
 from distrl.types import Params
 
@@ -45,10 +45,10 @@ class Shared:
             return
         if self.update == "turns":
             raise ConfigError("shared: weights are for update='sum'; in turns nothing is summed")
-        good = all(
-            isinstance(w, (int, float)) and math.isfinite(w) and w >= 0 for w in self.weights
+        good = isinstance(self.weights, tuple) and all(
+            is_number(w) and w >= 0 for w in self.weights
         )
-        if len(self.weights) != len(self.tasks) or not good:
+        if not good or len(self.weights) != len(self.tasks):
             raise ConfigError(
                 f"shared: expected a weight of 0 or more for each of {self.tasks}, got "
                 f"{self.weights}"

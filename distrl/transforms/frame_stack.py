@@ -11,8 +11,9 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents.modules.images import LAYOUTS, channel_axis
-from distrl.agents.settings import SavedSettings, check_choice
+from distrl.agents.settings import SavedSettings
 from distrl.errors import ConfigError
+from distrl.field_checks import check_choice, check_names, is_whole
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform, chosen_leaves, map_leaves
 from distrl.transforms.observations import SHAPING
@@ -50,12 +51,13 @@ class FrameStack(SavedSettings, Transform):
     }
 
     def __post_init__(self) -> None:
-        if not isinstance(self.num_frames, int) or self.num_frames < 2:
+        if not is_whole(self.num_frames, 2):
             raise ConfigError(
                 f"transforms: frame_stack.num_frames must be an integer of at least 2, got "
                 f"{self.num_frames!r}"
             )
         check_choice(self, "image_layout", LAYOUTS, "transforms: frame_stack")
+        check_names(self, "leaves", "transforms: frame_stack")
 
     def _axis(self, shape: tuple[int, ...]) -> int | None:
         """Returns the axis along which frames are stacked; None: a new one, the first."""

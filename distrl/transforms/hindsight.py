@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from distrl import specs
 from distrl.agents.agent import Agent, extras_struct
 from distrl.agents.losses.batch_share import draw
-from distrl.agents.settings import algorithm, check_number
+from distrl.agents.settings import algorithm
 from distrl.errors import ConfigError
+from distrl.field_checks import check_number
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform

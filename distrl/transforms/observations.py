@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs as dm_specs
 
-from distrl.agents.settings import check_number
+from distrl.field_checks import check_names, check_number
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import statistics as running
 from distrl.transforms.base import (
@@ -70,6 +70,7 @@ class ObservationNormalizer(Stepwise):
         if self.clip is not None:
             check_number(self, "clip", lambda x: x > 0, "above 0, or None", self.name)
         check_number(self, "epsilon", lambda x: x > 0, "above 0", self.name)
+        check_names(self, "leaves", self.name)
 
     def _chosen(self, observation: Nest) -> dict[str, Array]:
         return chosen_leaves(self.name, self.leaves, observation, _is_float)
@@ -128,6 +129,7 @@ class ObservationClip(Stepwise):
 
     def __post_init__(self) -> None:
         check_number(self, "limit", lambda x: x > 0, "above 0", self.name)
+        check_names(self, "leaves", self.name)
 
     def spec(self, env_spec: EnvironmentSpec) -> EnvironmentSpec:
         """See `Transform`."""

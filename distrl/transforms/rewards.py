@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -13,8 +12,9 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents.agent import Agent
-from distrl.agents.settings import algorithm, check_number
+from distrl.agents.settings import algorithm
 from distrl.errors import ConfigError
+from distrl.field_checks import check_number, is_number
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import statistics as running
@@ -152,9 +152,7 @@ class RewardWeights(Stepwise):
     changes = _REWARD
 
     def __post_init__(self) -> None:
-        numbers = isinstance(self.weights, tuple) and all(
-            isinstance(w, (int, float)) and math.isfinite(w) for w in self.weights
-        )
+        numbers = isinstance(self.weights, tuple) and all(map(is_number, self.weights))
         if not numbers or not self.weights:
             raise ConfigError(
                 f"transforms: reward_weights.weights must be a tuple of numbers, got "

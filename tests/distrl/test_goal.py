@@ -49,14 +49,17 @@ def test_any_budget_replaces_the_environments_threshold(budget):
         ({"mean_return": "best"}, r"goal.mean_return must be a number, 'auto' or None, got 'best'"),
         ({"success_rate": 90}, r"goal.success_rate must be more than 0 and at most 1"),
         ({"success_rate": 0.0}, r"goal.success_rate must be more than 0 and at most 1"),
-        ({"window": 0}, r"goal.window must be more than 0, got 0"),
-        ({"max_env_steps": 0}, r"goal.max_env_steps must be more than 0"),
-        ({"max_learner_steps": -1}, r"goal.max_learner_steps must be more than 0"),
+        ({"window": 0}, r"goal.window must be a whole number, 1 or more; got 0"),
+        ({"max_env_steps": 0}, r"goal.max_env_steps must be a whole number, 1 or more"),
+        ({"max_learner_steps": -1}, r"goal.max_learner_steps must be a whole number, 1 or more"),
         ({"max_seconds": 0.0}, r"goal.max_seconds must be more than 0"),
         ({"mean_return": math.nan}, r"goal.mean_return must be finite, or None .*; got nan"),
         ({"evaluation_return": math.nan}, r"goal.evaluation_return must be finite, or None"),
         ({"mean_return": math.inf}, r"goal.mean_return must be finite"),
-        ({"max_env_steps": math.nan}, r"goal.max_env_steps must be more than 0, got nan"),
+        (
+            {"max_env_steps": math.nan},
+            r"goal.max_env_steps must be a whole number, 1 or more, or None; got nan",
+        ),
     ],
 )
 def test_invalid_goals_are_refused(settings, message):

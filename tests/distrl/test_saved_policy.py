@@ -177,7 +177,7 @@ def test_what_cannot_work_is_refused(tmp_path):
     (tmp_path / "several" / "tasks" / "prey").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"several policies: name one, such as .*tasks/prey"):
         SavedPolicy(str(tmp_path / "several"))
-    with pytest.raises(ConfigError, match="newest must be 1 or more"):
+    with pytest.raises(ConfigError, match="newest must be a whole number, 1 or more"):
         PastPolicies("runs/x", newest=0)
     save(tmp_path / "run", A2CConfig(LSTM), 3, CARTPOLE)
     policy = SavedPolicy(str(tmp_path / "run"))

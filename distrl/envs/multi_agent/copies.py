@@ -15,6 +15,7 @@ from distrl.envs.multi_agent.joint import JointSpec
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.pool import Environment, Pool, on_cores
 from distrl.errors import ConfigError
+from distrl.field_checks import check_whole
 from distrl.seeds import MAX_ENVS
 from distrl.types import Nest, StepType, TimeStep
 
@@ -43,8 +44,12 @@ class Copies(SeveralAgents):
                 f"Copies: {self.environment.name} has several agents already; map them to policies "
                 "with policy_of"
             )
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-            raise ConfigError(f"Copies: count must be a whole number, 1 or more; got {self.count}")
+        if not callable(getattr(self.environment, "spec", None)):
+            raise ConfigError(
+                "Copies: environment must be one, as distrl.envs.make gives it, got "
+                f"{self.environment!r}"
+            )
+        check_whole(self, "count", "Copies")
 
     @property
     def name(self) -> str:  # type: ignore[override]

@@ -15,6 +15,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.envs.multi_agent.control_flow import Act, ControlFlow, End, Episode
 from distrl.errors import ConfigError
+from distrl.field_checks import check_whole
 from distrl.types import Nest
 
 
@@ -84,11 +85,7 @@ class MultiAgentSimulator(ControlFlow):
     def agents(self) -> Mapping[str, specs.EnvironmentSpec]:
         """See `ControlFlow`."""
         delay = self.reward_delay
-        if isinstance(delay, bool) or not isinstance(delay, int) or delay < 0:
-            raise ConfigError(
-                f"{type(self).__name__}.reward_delay must be a whole number, 0 or more; "
-                f"got {delay!r}"
-            )
+        check_whole(self, "reward_delay", type(self).__name__, least=0)
         info = {}
         if delay:
             info["late_reward"] = dm_specs.Array((delay + 1,), np.float32, "late_reward")

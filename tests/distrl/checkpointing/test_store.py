@@ -207,7 +207,7 @@ def test_a_kill_at_any_time_leaves_a_complete_checkpoint(tmp_path):
     ("settings", "message"),
     [
         ({"period": 0}, "checkpoint.period must be more than 0 s, or None"),
-        ({"keep": 0}, "checkpoint.keep must be 1 or more"),
+        ({"keep": 0}, "checkpoint.keep must be a whole number, 1 or more"),
         ({"grace": 0.0}, "checkpoint.grace must be more than 0 s"),
     ],
 )

@@ -15,7 +15,10 @@ from distrl.programs.single_process import single_process
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_gradient_workers": -1}, "num_gradient_workers must be 0 or more, got -1"),
+        (
+            {"num_gradient_workers": -1},
+            "num_gradient_workers must be a whole number, 0 or more; got -1",
+        ),
         (
             {"num_gradient_workers": 9, "batch_size": 8},
             "learner.num_gradient_workers=9 is more than learner.batch_size=8 unrolls, of which "

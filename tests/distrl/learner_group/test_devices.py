@@ -236,7 +236,7 @@ def test_missing_gpus_are_refused():
             {"num_gpus": 2, "num_devices": 4},
             "learner.num_devices=4 is more than learner.num_gpus=2",
         ),
-        ({"num_devices": -1}, "learner.num_devices must be 0 or more, got -1"),
+        ({"num_devices": -1}, "learner.num_devices must be a whole number, 0 or more; got -1"),
     ],
 )
 def test_invalid_settings_are_refused_with_the_arithmetic(settings, message):

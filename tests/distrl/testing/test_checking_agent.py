@@ -180,7 +180,7 @@ def test_an_actor_runs_until_it_should_stop_and_reports_all_steps():
         ("replay.max_size=8 unrolls can never hold", {"replay": ReplayConfig(max_size=8)}),
         ("would stall", {"replay": ReplayConfig(max_size=17)}),
         ("GB", {"replay": ReplayConfig(max_size=10**9)}),
-        ("seed must be 0 or more", {"seed": -1}),
+        ("seed must be a whole number, 0 or more", {"seed": -1}),
     ],
 )
 def test_an_invalid_experiment_is_refused(message, make):
@@ -192,7 +192,9 @@ def test_an_invalid_experiment_is_refused(message, make):
 def test_invalid_sizes_are_refused_with_their_names():
     with pytest.raises(ConfigError, match=r"actors.wait_num must lie between 1 and"):
         ActorsConfig(num_envs=4, wait_num=5)
-    with pytest.raises(ConfigError, match=r"learner.batch_size must be 1 or more, got 0"):
+    with pytest.raises(
+        ConfigError, match=r"learner.batch_size must be a whole number, 1 or more; got 0"
+    ):
         LearnerConfig(batch_size=0)
 
 

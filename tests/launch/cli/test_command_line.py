@@ -67,7 +67,7 @@ BAD = {
     ),
     "range": (
         ["train", "--config.learner.batch_size=0"],
-        "learner.batch_size must be 1 or more, got 0",
+        "learner.batch_size must be a whole number, 1 or more; got 0",
     ),
     "queue": (
         ["train", "--config.learner.batch_size=512", "--config.replay.max_size=128"],

@@ -1,0 +1,132 @@
+"""Checks of the fields of settings. All raise ConfigError, which says what would be right.
+
+Settings of agents and transforms are refused as "agent.x: expected ..., got ...", numbers of an
+experiment's parts as "actors.x must be ...; got ...", for which `check_whole` and `is_number` are.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from distrl.errors import ConfigError
+
+
+def is_whole(value: Any, least: int = 1) -> bool:
+    """Whether a value is an int, and no bool, of `least` or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_number(value: Any, infinite: bool = False) -> bool:
+    """Whether a value is an int or float, and no bool or NaN; nor infinite, unless it may be."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return not math.isnan(value) if infinite else math.isfinite(value)
+
+
+def check_whole(
+    settings: Any, field: str, prefix: str, least: int = 1, *, none: bool = False, unit: str = ""
+) -> None:
+    """Refuses a part's field that is not a whole number of `least` or more.
+
+    Args:
+      settings: a dataclass.
+      field: name of the field.
+      prefix: prefix of the field's name in the message.
+      least: the least number.
+      none: whether it may be None.
+      unit: what is counted, for the message: "of learner steps".
+    """
+    value = getattr(settings, field)
+    if is_whole(value, least) or (none and value is None):
+        return
+    number = f"a whole number {unit}".strip()
+    more = f"{least} or more{', or None' if none else ''}"
+    raise ConfigError(f"{prefix}.{field} must be {number}, {more}; got {value!r}")
+
+
+def check_number(
+    settings: Any, field: str, good: Callable[[float], bool], want: str, prefix: str = "agent"
+) -> None:
+    """Refuses a field that is not a finite number for which `good` holds.
+
+    Args:
+      settings: a dataclass.
+      field: name of the field.
+      good: whether a value is right.
+      want: what is right, for the message: "expected a number `want`".
+      prefix: prefix of the field's name in the message.
+    """
+    value = getattr(settings, field)
+    if _is_traced(value):  # of `Tunable`, which has checked the first value
+        return
+    if not (is_number(value) and good(value)):
+        raise ConfigError(f"{prefix}.{field}: expected a number {want}, got {value!r}")
+
+
+def _is_traced(value: Any) -> bool:
+    jax = sys.modules.get("jax")  # which workers of environments do without
+    return jax is not None and isinstance(value, jax.core.Tracer)
+
+
+def check_positive_or_none(settings: Any, field: str) -> None:
+    """Refuses a field that is neither None nor a number above 0; as `check_number`."""
+    if getattr(settings, field) is not None:
+        check_number(settings, field, lambda x: x > 0, "above 0, or None")
+
+
+def check_flag(settings: Any, field: str, prefix: str = "agent") -> None:
+    """Refuses a field that is not a bool; as `check_number`."""
+    value = getattr(settings, field)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{prefix}.{field}: expected True or False, got {value!r}")
+
+
+def check_function(settings: Any, field: str, call: str, prefix: str = "agent") -> None:
+    """Refuses a field that is neither None nor callable. Args: call: its arguments, as text."""
+    value = getattr(settings, field)
+    if value is not None and not callable(value):
+        raise ConfigError(f"{prefix}.{field}: expected a function {call}, or None; got {value!r}")
+
+
+def check_kind(settings: Any, field: str, kind: type, prefix: str = "agent") -> None:
+    """Refuses a field that is not a `kind`; as `check_number`."""
+    value = getattr(settings, field)
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ConfigError(f"{prefix}.{field}: expected {article} {kind.__name__}, got {value!r}")
+
+
+def check_count(settings: Any, field: str, prefix: str = "agent", least: int = 1) -> None:
+    """Refuses a field that is not a whole number of `least` or more; as `check_number`."""
+    value = getattr(settings, field)
+    if not is_whole(value, least):
+        raise ConfigError(
+            f"{prefix}.{field}: expected a whole number of at least {least}, got {value!r}"
+        )
+
+
+def check_sizes(settings: Any, field: str, prefix: str = "agent") -> None:
+    """Refuses a field that is not a tuple of whole numbers of 1 or more; as `check_number`."""
+    value = getattr(settings, field)
+    if not (isinstance(value, tuple) and all(map(is_whole, value))):
+        raise ConfigError(f"{prefix}.{field}: expected a tuple of positive integers, got {value!r}")
+
+
+def check_names(settings: Any, field: str, prefix: str = "agent") -> None:
+    """Refuses a field that is not a tuple of strings; a list becomes one; as `check_number`."""
+    value = getattr(settings, field)
+    if isinstance(value, list):
+        value = tuple(value)
+        object.__setattr__(settings, field, value)
+    if not (isinstance(value, tuple) and all(isinstance(name, str) and name for name in value)):
+        raise ConfigError(f"{prefix}.{field}: expected a tuple of names, got {value!r}")
+
+
+def check_choice(
+    settings: Any, field: str, choices: tuple[str, ...], prefix: str = "agent"
+) -> None:
+    """Refuses a field that is none of `choices`; as `check_number`."""
+    value = getattr(settings, field)
+    if value not in choices:
+        raise ConfigError(f"{prefix}.{field}: expected one of {', '.join(choices)}; got {value!r}")
