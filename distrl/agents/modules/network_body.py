@@ -139,7 +139,7 @@ def _embedding(
     def embed(timestep: TimeStep) -> Any:
         x = torso(inputs.take(timestep.observation))
         if own_torso and (recurrent or config.heads is None):
-            check_features(x, config.torso, "torso", len(timestep.step_type))
+            x = check_features(x, config.torso, "torso", len(timestep.step_type))
         if not (recurrent and config.core_inputs_prev_action_reward):
             return x
         action = encode_action(timestep.prev_action)

@@ -85,13 +85,25 @@ def part_name(part: Part) -> str:
 
 
 def make_torso(function: Part) -> Callable[[Nest], Any]:
-    """Returns a torso of the user's own; inside `hk.transform`."""
-    return hk.to_module(function)(name="torso")
+    """Returns a torso of the user's own; inside `hk.transform`. Its floats are float32."""
+    torso = hk.to_module(function)(name="torso")
+    return lambda observation: full_precision(torso(full_precision(observation)))
 
 
 def make_heads(function: Part) -> Callable[[jax.Array], Any]:
     """Returns heads of the user's own; inside `hk.transform`."""
     return hk.to_module(function)(name="heads")
+
+
+def full_precision(nest: Nest) -> Any:
+    """Returns a nest with its floats as float32, and all else as it is.
+
+    Layers have parameters of their inputs' dtype, and in half precision an optimiser's small steps
+    are lost.
+    """
+    return jax.tree.map(
+        lambda x: x.astype(jnp.float32) if _is_float(getattr(x, "dtype", None)) else x, nest
+    )
 
 
 class OwnCore:
@@ -139,18 +151,24 @@ class OwnCore:
 
 
 def check_features(x: Any, part: Any, setting: str, rows: int) -> jax.Array:
-    """Returns features float [N, F]. Raises ConfigError if they are not."""
+    """Returns features as float32 [N, F]. Raises ConfigError if they are no floats [N, F]."""
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is None or len(shape) != 2 or shape[0] != rows or not _is_float(dtype):
         raise ConfigError(
             f"network.{setting}: {part_name(part)} must return features, float32[N, F], got "
             f"{_describe(x, rows)}"
         )
-    return x
+    return full_precision(x)
 
 
 def check_outputs(outputs: Any, want: Nest, part: Any, rows: int) -> Any:
-    """Returns outputs of heads in the structure of `want`, shapes without N; or refuses them.
+    """Returns outputs of heads, float32 in the structure of `want`, or refuses them.
+
+    Args:
+      outputs: what the heads have returned.
+      want: nest of the outputs' shapes, without N.
+      part: the user's heads.
+      rows: N.
 
     Raises:
       ConfigError: they are of another structure or shape, or no floats.
@@ -166,7 +184,7 @@ def check_outputs(outputs: Any, want: Nest, part: Any, rows: int) -> Any:
         raise ConfigError(
             f"network.heads: {part_name(part)} must return {wanted}, got {_describe(outputs, rows)}"
         )
-    return structure.unflatten(got)
+    return full_precision(structure.unflatten(got))
 
 
 def _is_float(dtype: Any) -> bool:

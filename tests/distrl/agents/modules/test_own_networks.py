@@ -81,6 +81,30 @@ def test_a_function_in_haiku_is_the_torso_of_every_algorithm():
     np.testing.assert_allclose(policy, features @ head["w"] + head["b"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("half", [jnp.float16, jnp.bfloat16])
+def test_only_a_part_that_says_so_computes_in_half_precision(half):
+    def seen(x):
+        assert x.dtype == jnp.float32
+        return hk.Linear(5)(x).astype(half)
+
+    def core():
+        return hk.IdentityCore()
+
+    def heads(x):
+        assert x.dtype == jnp.float32
+        return hk.Linear(3)(x).astype(half), x[:, 0].astype(half)
+
+    observation = dm_specs.Array((4,), np.float16)
+    spec = EnvironmentSpec(observation, DISCRETE)
+    timestep = specs.zeros(specs.timestep_struct(spec), 7)
+    for own in ({}, {"core": core}, {"heads": heads}):
+        network = make_network(NetworkConfig(torso=seen, **own), spec)
+        params = jax.eval_shape(network.init, root(0))
+        outputs = jax.eval_shape(network.step, params, timestep, network.initial_state(7))
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves((params, outputs))}
+        assert dtypes == {np.dtype(np.float32)}
+
+
 def test_inputs_are_chosen_before_the_torso():
     seen = []
 
