@@ -196,14 +196,22 @@ def components_for(
       learning_rate, anneal_updates, labels, delay: see `Components`.
 
     Raises:
-      ConfigError: a component that the agent does not have, with those that it has; or settings
-        that cannot work.
+      ConfigError: a component that the agent does not have, with those that it has; settings that
+        cannot work; or a derived agent's parameters need what its constructor sets only later.
     """
     given = agent.config.components
     if given is None:
         return Components(labels, learning_rate, anneal_updates, delay=delay)
     _check(given)
-    names = components_of(agent) if given else ()
+    try:
+        names = components_of(agent) if given else ()
+    except AttributeError as error:
+        if error.obj is not agent:
+            raise
+        raise ConfigError(
+            f"{_PREFIX}: the parameters of {type(agent).__name__} need self.{error.name}, which "
+            "its constructor has not set yet: set it before super().__init__()"
+        ) from error
     for name in given:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)

@@ -13,7 +13,7 @@ from distrl.agents.a2c import A2CConfig
 from distrl.agents.components import ComponentConfig, component_names, components_of
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
-from distrl.agents.impala import IMPALAConfig
+from distrl.agents.impala import IMPALA, IMPALAConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
@@ -211,6 +211,26 @@ def test_what_is_wrong_is_refused_in_one_line(components, message):
         IMPALAConfig(SMALL, components=components).make(DISCRETE)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+class Derived(IMPALA):
+    """With a component of its own, whose parameters need an attribute of its own."""
+
+    def __init__(self, config, env_spec, is_first):
+        if is_first:
+            self.own = {"own": {"w": np.zeros(2, np.float32)}}
+        super().__init__(config, env_spec)
+        self.own = {"own": {"w": np.zeros(2, np.float32)}}
+
+    def initial_params(self, rng):
+        return {**super().initial_params(rng), **self.own}
+
+
+def test_a_derived_agent_sets_what_its_parameters_need_before_its_components_are_looked_up():
+    config = IMPALAConfig(SMALL, components={"own": FROZEN})
+    assert "own" in components_of(Derived(config, DISCRETE, is_first=True))
+    with pytest.raises(ConfigError, match=r"of Derived need self\.own, .* super\(\).__init__\(\)$"):
+        Derived(config, DISCRETE, is_first=False)
 
 
 def test_settings_are_saved_as_plain_data():
