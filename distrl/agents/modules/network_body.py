@@ -19,6 +19,7 @@ from distrl.agents.modules import noisy, own_networks, torsos
 from distrl.agents.modules.inputs import Inputs, make_inputs
 from distrl.agents.modules.own_networks import OwnCore, check_features, check_outputs
 from distrl.agents.modules.recurrence import reset_unroll
+from distrl.errors import ConfigError
 from distrl.learner_group.devices import merge_steps, unmerge_steps
 from distrl.random_keys import derive
 from distrl.specs import EnvironmentSpec
@@ -99,14 +100,20 @@ def build(
         start: Any = np.zeros((batch_size, config.core_size), np.float32)
         return hk.LSTMState(hidden=start, cell=start)
 
-    transformed = hk.multi_transform(parts)
+    with_state = hk.multi_transform_with_state(parts)
     zeros = specs.zeros(specs.timestep_struct(env_spec), 1)
 
     @jax.jit  # without it, some hundred small operations would be compiled one by one
     def init(rng: jax.Array) -> Params:
-        return transformed.init(rng, zeros, initial_state(1))
+        params, kept = with_state.init(rng, zeros, initial_state(1))
+        if kept:
+            raise ConfigError(
+                f"network: {', '.join(kept)} of your own has state in Haiku, as BatchNorm does; "
+                "only parameters are learned and sent to the actors: take layers without it"
+            )
+        return params
 
-    embed, core, heads = transformed.apply
+    embed, core, heads = hk.multi_transform(parts).apply
     step, unroll = _applied(embed, core if recurrent else None, heads, initial_state)
     return Network(init, initial_state, step, unroll, inputs.legal)
 
@@ -153,9 +160,10 @@ def _checked(
     core: Callable[[jax.Array, State], tuple[jax.Array, State]], own: own_networks.Part
 ) -> Callable[[jax.Array, State], tuple[jax.Array, State]]:
     """Returns a core that checks its outputs. Args: own: what the user has made it by."""
+    deterministic = own_networks.deterministic(core, own, "core")
 
     def run(x: jax.Array, state: State) -> tuple[jax.Array, State]:
-        output, state = core(x, state)
+        output, state = deterministic(x, state)
         return check_features(output, own, "core", x.shape[0]), state
 
     return run

@@ -18,6 +18,9 @@ from distrl.types import Nest, State
 
 Part = Callable[..., Any]
 
+# Haiku's exception, which it does not export, and Flax's, which need not be installed.
+_NO_RANDOM_NUMBERS = ("MissingRNGError", "InvalidRngError")
+
 
 class FlaxModule:
     """A module of `flax.linen` as a function in Haiku: takes and gives what the module does."""
@@ -86,13 +89,36 @@ def part_name(part: Part) -> str:
 
 def make_torso(function: Part) -> Callable[[Nest], Any]:
     """Returns a torso of the user's own; inside `hk.transform`. Its floats are float32."""
-    torso = hk.to_module(function)(name="torso")
+    torso = deterministic(hk.to_module(function)(name="torso"), function, "torso")
     return lambda observation: full_precision(torso(full_precision(observation)))
 
 
 def make_heads(function: Part) -> Callable[[jax.Array], Any]:
     """Returns heads of the user's own; inside `hk.transform`."""
-    return hk.to_module(function)(name="heads")
+    return deterministic(hk.to_module(function)(name="heads"), function, "heads")
+
+
+def deterministic(function: Callable[..., Any], part: Part, setting: str) -> Callable[..., Any]:
+    """Returns a part's function, which says so in one line if it draws random numbers.
+
+    Args:
+      function: the part, as a module of Haiku.
+      part: what the user has given.
+      setting: the setting's name.
+    """
+
+    def run(*inputs: Any) -> Any:
+        try:
+            return function(*inputs)
+        except Exception as error:
+            if type(error).__name__ not in _NO_RANDOM_NUMBERS:
+                raise
+            raise ConfigError(
+                f"network.{setting}: {part_name(part)} draws random numbers, as dropout does; a "
+                "network is a function of its inputs and parameters: take layers without them"
+            ) from error
+
+    return run
 
 
 def full_precision(nest: Nest) -> Any:

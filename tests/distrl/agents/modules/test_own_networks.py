@@ -244,6 +244,56 @@ def test_what_is_no_network_is_refused_in_one_line():
         jax.eval_shape(network.init, root(0))
 
 
+class DropoutCore(hk.RNNCore):
+    def __call__(self, inputs, state):
+        return hk.dropout(hk.next_rng_key(), 0.5, inputs), state
+
+    def initial_state(self, batch_size):
+        return jnp.zeros((batch_size, 1))
+
+
+def dropout_core():
+    return DropoutCore()
+
+
+def flax_dropout():
+    linen = pytest.importorskip("flax.linen")
+
+    class Torso(linen.Module):
+        @linen.compact
+        def __call__(self, observation):
+            return linen.Dropout(0.5, deterministic=False)(observation)
+
+    return Torso()
+
+
+@pytest.mark.parametrize("part", ["torso", "core", "heads", "flax"])
+def test_random_numbers_are_refused_when_the_experiment_is_made(part):
+    def drawing(x):
+        return hk.dropout(hk.next_rng_key(), 0.5, hk.Linear(3)(x))
+
+    own = {
+        "torso": lambda: NetworkConfig(torso=drawing),
+        "core": lambda: NetworkConfig(core=dropout_core),
+        "heads": lambda: NetworkConfig(heads=drawing),
+        "flax": lambda: NetworkConfig(torso=flax_dropout()),
+    }[part]()
+    where = "torso" if part == "flax" else part
+    with pytest.raises(ConfigError, match=rf"network\.{where}: .* draws random numbers") as error:
+        Experiment(PythonEnvironment(ThreeActions), DQNConfig(network=own))
+    assert "\n" not in str(error.value)
+
+
+def test_state_in_haiku_is_refused_when_the_experiment_is_made():
+    def averaged(x):
+        return hk.ExponentialMovingAverage(0.9)(x)
+
+    message = r"network: torso/exponential_moving_average of your own has state in Haiku"
+    with pytest.raises(ConfigError, match=message) as error:
+        Experiment(PythonEnvironment(ThreeActions), DQNConfig(network=averaged))
+    assert "\n" not in str(error.value)
+
+
 def test_it_is_saved_by_value_and_never_as_plain_settings():
     with pytest.raises(ForeignError, match=r"test_own_networks\.torso"):
         encode(IMPALAConfig(network=torso))
