@@ -23,10 +23,12 @@ from distrl.agents.defaults import (
 from distrl.agents.losses.means import mean_over, normalize
 from distrl.agents.losses.minibatches import minibatch_size, take_minibatch
 from distrl.agents.losses.returns import gae
+from distrl.agents.losses.surrogate import clipped_surrogate
 from distrl.agents.modules.torsos import has_convolutions
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import if_made
 from distrl.config import ActorsConfig, LearnerConfig
+from distrl.errors import SpecError
 from distrl.field_checks import check_count, check_flag, check_number, check_positive_or_none
 from distrl.random_keys import derive, numbered
 from distrl.replay.config import ReplayConfig
@@ -167,19 +169,6 @@ class PPOConfig:
         return PPO(self, env_spec)
 
 
-def clipped_surrogate(log_ratio: jax.Array, advantage: jax.Array, clip_ratio: float) -> jax.Array:
-    """Returns PPO's objective (to be maximised), element by element.
-
-    Args:
-      log_ratio: log of new over behaviour probability of the actions.
-      advantage: advantages of the actions.
-      clip_ratio: beyond 1 -+ this the ratio has no gradient, where going further would pay.
-    """
-    ratio = jnp.exp(log_ratio)
-    clipped = jnp.clip(ratio, 1 - clip_ratio, 1 + clip_ratio)
-    return jnp.minimum(ratio * advantage, clipped * advantage)
-
-
 class PPOState(NamedTuple):
     """The learner state."""
 
@@ -210,8 +199,11 @@ class PPO(ActorCritic):
           batch: [T + 1, B, ...].
 
         Returns:
-          [T, B, ...], one row for each transition; the extras are log_prob, value, advantage
-          (normalised, if so configured) and target, all float32.
+          [T, B, ...], one row for each transition; with the extras value, advantage (normalised,
+          if so configured) and target, float32, beside those of the actors.
+
+        Raises:
+          SpecError: the actors store an extra of such a name.
         """
         config, timestep = self.config, batch.timestep
         _, value, _ = self.network.unroll(params, timestep, batch.state)
@@ -222,18 +214,20 @@ class PPO(ActorCritic):
             value,
             config.gae_lambda,
         )
-        timestep, action, log_prob, value, version = jax.tree.map(
+        timestep, action, stored, value, version = jax.tree.map(
             lambda x: x[:-1],
-            (timestep, batch.action, batch.extras["log_prob"], value, batch.version),
+            (timestep, batch.action, batch.extras, value, batch.version),
         )
         target = advantage + value
         if config.normalize_advantages:
             advantage = normalize(advantage, target, timestep.step_type != StepType.LAST)
-        extras = {"log_prob": log_prob, "value": value, "advantage": advantage, "target": target}
+        made = {"value": value, "advantage": advantage, "target": target}
+        for name in made.keys() & stored.keys():
+            raise SpecError(f"the extra {name!r} of actor_step has a name of PPO's; take another")
         return batch._replace(
             timestep=timestep,
             action=action,
-            extras=jax.lax.stop_gradient(extras),
+            extras=jax.lax.stop_gradient({**stored, **made}),
             version=version,
         )
 

@@ -13,9 +13,10 @@ from dm_env import specs as dm_specs
 
 from distrl import presets, specs
 from distrl.agents.components import ComponentConfig
+from distrl.agents.losses.surrogate import clipped_surrogate
 from distrl.agents.networks import NetworkConfig
-from distrl.agents.ppo import PPO, PPOConfig, clipped_surrogate
-from distrl.errors import ConfigError
+from distrl.agents.ppo import PPO, PPOConfig
+from distrl.errors import ConfigError, SpecError
 from distrl.goal import Goal
 from distrl.programs.single_process import single_process
 from distrl.specs import EnvironmentSpec
@@ -174,6 +175,26 @@ def test_what_is_prepared_equals_numpys(on_policy_batch, gae_by_hand):
         strict=True,
     ):
         np.testing.assert_array_equal(before[:-1], after)
+
+
+def test_extras_of_ones_own_reach_the_loss_with_their_transitions(on_policy_batch):
+    class Own(PPO):
+        def loss(self, params, batch):
+            loss, logs = super().loss(params, batch)
+            wrong = jnp.sum(batch.extras["own"]["number"] != batch.version)
+            return loss, {**logs, "wrong": wrong, "rows": jnp.sum(batch.extras["own"]["number"])}
+
+    agent, params, batch = make(on_policy_batch, agent_class=Own, epochs=1, minibatches=3)
+    number = np.arange((LENGTH + 1) * UNROLLS, dtype=np.int32).reshape(LENGTH + 1, UNROLLS)
+    batch = batch._replace(version=number, extras={**batch.extras, "own": {"number": number}})
+    step = jax.jit(agent.learner_step)
+    *_, logs = step(params, agent.initial_learner_state(params), batch)
+    total = LENGTH * UNROLLS
+    assert (logs["wrong"], 3 * logs["rows"]) == (0, total * (total - 1) / 2)
+
+    batch = batch._replace(extras={**batch.extras, "advantage": batch.extras["log_prob"]})
+    with pytest.raises(SpecError, match="'advantage' of actor_step has a name of PPO's"):
+        jax.eval_shape(step, params, agent.initial_learner_state(params), batch)
 
 
 @pytest.mark.parametrize("network", [SMALL, LSTM])
