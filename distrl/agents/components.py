@@ -17,11 +17,12 @@ from distrl.field_checks import check_choice, check_count, check_flag, check_num
 from distrl.types import Nest, Params
 
 # What agents of a kind can have, for flags: a core with memory; streams and, for action values, a
-# value head with dueling; torso and core, for continuous control, with pixels or memory.
+# value head with dueling; heads of the user's own; torso and core, for continuous control, with
+# pixels or memory.
 _NAMES = {
-    "actor_critic": ("torso", "core", "policy_head", "value_head"),
+    "actor_critic": ("torso", "core", "policy_head", "value_head", "heads"),
     "q_network": (
-        "torso", "core", "q_head", "value_head", "advantage_stream", "value_stream"
+        "torso", "core", "q_head", "value_head", "advantage_stream", "value_stream", "heads"
     ),
     "deterministic": ("torso", "core", "policy", "critics"),
     "soft": ("torso", "core", "policy", "critics", "temperature"),
@@ -61,13 +62,14 @@ class ComponentConfig:
         check_flag(self, "frozen", prefix)
 
 
-def components_field(kind: str) -> Any:
+def components_field(kind: str, *own: str) -> Any:
     """Returns the field `components` of an algorithm's settings: a `ComponentConfig` by name.
 
     Args:
       kind: "actor_critic", "q_network", or "deterministic" or "soft" for continuous control.
+      own: names of components that a derived agent adds, which get flags like the others.
     """
-    metadata = {"names": _NAMES[kind], "kind": ComponentConfig}
+    metadata = {"names": (*_NAMES[kind], *own), "kind": ComponentConfig}
     return dataclasses.field(default=None, hash=False, metadata=metadata)
 
 

@@ -8,6 +8,9 @@ import pytest
 from absl import flags
 
 from distrl import presets
+from distrl.agents.components import ByName, components_field
+from distrl.agents.dqn import DQNConfig
+from distrl.agents.ppo import PPOConfig
 from distrl.errors import ConfigError
 from distrl.launch.cli import config_flags
 from distrl.launch.run_dir.config_dict import as_dict
@@ -147,6 +150,22 @@ def test_settings_by_name_are_those_that_are_given(values):
         "other": Inner(),
         "left": Inner(size=4, rate=0.1),
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicting(PPOConfig):
+    components: ByName = components_field("actor_critic", "predictor")
+
+
+def test_heads_and_components_of_ones_own_have_flags():
+    for settings, own in (
+        (PPOConfig(), "heads"),
+        (DQNConfig(), "heads"),
+        (Predicting(), "predictor"),
+    ):
+        names = config_flags.describe(settings, "agent")
+        for component in ("torso", own):
+            assert f"agent.components.{component}.learning_rate" in names
 
 
 def test_a_dataclass_checks_what_is_given(values):
