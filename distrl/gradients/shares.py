@@ -11,6 +11,7 @@ import numpy as np
 from distrl.agents.agent import PRIORITIES, Agent, LearnerState, Logs, params_struct
 from distrl.agents.compiling import update_options
 from distrl.agents.losses.batch_share import Share, share_of_batch
+from distrl.agents.losses.prioritized import check_priorities
 from distrl.gradients.layout import MessageLayout
 from distrl.types import TIME_FIELDS, Nest, Params, Trajectory
 
@@ -132,7 +133,9 @@ class ShareGradients:
         params, state = self._treedef.unflatten(leaves)
         size = batch.stream_id.shape[0]
         with share_of_batch(Share(size, self.batch_size, start, num_real, least)):
-            return self._agent.compute_gradients(params, state, batch)
+            grads, logs = self._agent.compute_gradients(params, state, batch)
+        check_priorities(logs, PRIORITIES, size)
+        return grads, logs
 
     def _trace(self) -> tuple[list[int], Any]:
         """Returns the leaves that the gradients depend on, and the structs of a share's results."""

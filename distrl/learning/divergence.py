@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.agents.agent import PRIORITIES, LearnerState, Logs, check_kept, check_raw
+from distrl.agents.losses.prioritized import check_priorities
 from distrl.errors import Diverged, SpecError
 from distrl.param_versions import stored_version
 from distrl.types import Array, Params, Trajectory
@@ -101,7 +102,8 @@ class UpdateCheck:
         It takes and returns `(learner_state, record)` in the place of the learner state. Where
         updates are skipped, one that is not finite returns the old parameters and learner state.
         While it is traced, and so before anything is published or saved, it raises SpecError if
-        parameters or learner state do not keep their structure, shapes and dtypes.
+        parameters or learner state do not keep their structure, shapes and dtypes, or priorities
+        are not [B].
         """
 
         def step(params: Params, state: Any, batch: Trajectory) -> tuple[Params, Any, Logs]:
@@ -109,6 +111,8 @@ class UpdateCheck:
             after, after_state, logs = learner_step(params, learner_state, batch)
             for name, old, new in zip(_NAMES, self._struct, (after, after_state), strict=True):
                 check_kept(old, new, name, "the update (learner_step)")
+            if isinstance(batch, Trajectory):  # else gradients of shares, each checked by itself
+                check_priorities(logs, PRIORITIES, len(batch.stream_id))
             leaves = jax.tree.leaves((after, after_state))
             code = jax.lax.cond(
                 self._all_finite(leaves, logs),

@@ -3,10 +3,14 @@
 Schaul et al. 2016, https://arxiv.org/abs/1511.05952.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from distrl.agents.losses.batch_share import min_probability
+from distrl.errors import SpecError
 
 PRIORITY_ETA = 0.9
 """Share of the maximum error in an unroll's priority; the rest is the mean's (Kapturowski et al.
@@ -26,6 +30,22 @@ def importance_weights(probability: jax.typing.ArrayLike, exponent: float) -> ja
     """
     probability = jnp.asarray(probability)
     return jnp.power(probability / min_probability(probability), -exponent)
+
+
+def check_priorities(logs: Mapping[str, Any], name: str, num_unrolls: int) -> None:
+    """Raises SpecError if an agent's new priorities are not one number for each unroll.
+
+    Args:
+      logs: the agent's, perhaps traced.
+      name: the log with the priorities, if there are any.
+      num_unrolls: unrolls of the batch, or of the share of it.
+    """
+    shape = jnp.shape(logs[name]) if name in logs else (num_unrolls,)
+    if shape != (num_unrolls,):
+        raise SpecError(
+            f"the agent's log {name!r} must be a number for each unroll, of shape "
+            f"[{num_unrolls}], got {list(shape)}"
+        )
 
 
 def unroll_priorities(error: jax.Array, real: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
+from distrl.agents.agent import PRIORITIES
 from distrl.errors import SpecError
 from distrl.gradients.team import GradientTeam
 from distrl.gradients.update import SplitUpdate
@@ -176,3 +177,16 @@ def test_a_typed_key_is_refused_by_its_name():
         SpecError, match=r"^learner_state\['rng'\] is a typed key, key<.* use a raw"
     ):
         alone(Drawing(ProductConfig(), SPEC))
+
+
+@pytest.mark.parametrize("make", LEARNERS)
+def test_priorities_of_another_shape_are_refused_before_the_first_update(make):
+    class Prioritizing(Changing):
+        def compute_gradients(self, params, learner_state, batch):
+            grads, logs = super().compute_gradients(params, learner_state, batch)
+            return grads, {**logs, PRIORITIES: jnp.abs(batch.timestep.reward)}
+
+    agent = Prioritizing()
+    message = r"'priorities' must be a number for each unroll, of shape \[[12]\], got \[3, [12]\]"
+    with pytest.raises(SpecError, match=message):
+        make(agent).update(Sample(batch_of(agent, 4.0), np.arange(BATCH, dtype=np.uint64)))
