@@ -24,8 +24,8 @@ class LearnerConfig:
         update in `updates_skipped`, and fail after 100 of them in a row. Parameters that are not
         finite are neither published nor saved.
       max_policy_lag: no step is learned from whose action was chosen by parameters more learner
-        steps old than this; unrolls with such a step are dropped, and counted in
-        `unrolls_too_old`. None: no bound.
+        steps old than this; unrolls with such a step are dropped, and those that had been drawn
+        counted in `unrolls_too_old`. None: no bound.
       every_unrolls: an update is started by the arrival of this many unrolls in a table with
         sampling, once it holds `replay.min_size_to_sample`, in the place of
         `replay.samples_per_insert`. None: updates are made as the table admits them.
