@@ -92,7 +92,7 @@ ROOMS = """
     distrl/agents/__init__ distrl/episodes distrl/goal distrl/replay/config
     distrl/replay/insert_priorities distrl/replay/step_rows distrl/replay/step_values
     distrl/replay/stream_columns
-    distrl/envs/pool_config distrl/frame_sockets distrl/replay/memory_check
+    distrl/envs/clipping distrl/envs/pool_config distrl/frame_sockets distrl/replay/memory_check
     distrl/runtime distrl/shared_memory
     distrl/agents/optimizers distrl/envs/simulator distrl/random_values
     distrl/replay/columns distrl/replay/sampler distrl/seeds distrl/specs

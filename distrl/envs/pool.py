@@ -10,6 +10,7 @@ import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.envs.clipping import ActionClip
 from distrl.errors import SpecError
 from distrl.types import Nest, StepType, TimeStep
 
@@ -54,6 +55,9 @@ class Pool(abc.ABC):
     action sent to an environment at LAST is ignored and gives the FIRST of its next episode, with
     reward 0, discount 1 and a zero `prev_action`.
 
+    Policies sample continuous actions beyond their bounds. Environments get them clipped, unless
+    `clip_actions` is False; `prev_action`, like what is learned from, is as it was sent.
+
     Attributes:
       restarts: number of environments rebuilt so far, because they or their worker misbehaved.
       one_thread: whether one thread other than the caller's steps all environments, so that the
@@ -63,12 +67,20 @@ class Pool(abc.ABC):
     restarts: int = 0
     one_thread: bool = False
 
-    def __init__(self, name: str, spec: specs.EnvironmentSpec, num_envs: int, wait_num: int):
+    def __init__(
+        self,
+        name: str,
+        spec: specs.EnvironmentSpec,
+        num_envs: int,
+        wait_num: int,
+        clip_actions: bool = True,
+    ):
         """Args:
         name: name of the environment, for messages.
         spec: spec of one environment.
         num_envs: number of environments.
         wait_num: number of environments that one `recv` returns.
+        clip_actions: clip floats to the bounds of the action's spec before `_send`.
         """
         if not 1 <= wait_num <= num_envs:
             raise ValueError(f"wait_num must lie in [1, num_envs={num_envs}], got {wait_num}")
@@ -98,6 +110,8 @@ class Pool(abc.ABC):
             if isinstance(leaf, dm_specs.BoundedArray) and leaf.dtype.kind in "iu"
         ]
         self._single_action = not isinstance(self._prev_action, (dict, list, tuple))
+        clip = ActionClip(spec.action)
+        self._clip = clip if clip_actions and clip.has_effect else None
 
     def reset(self) -> TimeStep:
         """Starts every environment and returns their first steps, `[num_envs]`, in order."""
@@ -129,7 +143,8 @@ class Pool(abc.ABC):
         Raises:
           SpecError: the action violates the spec; nothing was sent.
         """
-        self._send(action, env_ids)
+        clip = self._clip
+        self._send(action if clip is None else clip(action, len(env_ids)), env_ids)
         self._in_flight += len(env_ids)
         if self._single_action:
             if not self.is_async:
@@ -238,7 +253,7 @@ class Pool(abc.ABC):
 
     @abc.abstractmethod
     def _send(self, action: Nest, env_ids: npt.NDArray[np.int32]) -> None:
-        """Starts to step the environments `env_ids`; see `send`."""
+        """Starts to step the environments `env_ids`; see `send`. Floats are within their bounds."""
 
     @abc.abstractmethod
     def _recv(

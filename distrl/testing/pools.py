@@ -33,7 +33,8 @@ def check_pool(
     Checked are structures, shapes, dtypes, environment ids, boundaries and discounts as in
     `TimeStep`'s table, the numbers of choices, whether floats are finite, `prev_action`, and that
     the arrays of an earlier `recv`, and actions that were sent, stay as they were. If the
-    observation has an action mask for one choice, actions are legal.
+    observation has an action mask for one choice, actions are legal. Continuous ones may lie beyond
+    their bounds, as those that policies sample.
 
     Args:
       make: an environment, or a function `(num_envs, wait_num, seeds)` that makes a pool, which is
@@ -160,9 +161,22 @@ class _Follower:
         spec = self._pool.spec.action
         mask = observation.get(specs.ACTION_MASK) if isinstance(observation, dict) else None
         if mask is None or not isinstance(spec, dm_specs.DiscreteArray):
-            return random_values(self._random, spec, count)
+            drawn = random_values(self._random, spec, count)
+            return jax.tree.map(self._beyond, spec, drawn, is_leaf=specs.is_spec)
         chances = self._random.random((count, spec.num_values)) * (np.asarray(mask) != 0)
         return np.argmax(chances, axis=1).astype(spec.dtype)
+
+    def _beyond(self, spec: Any, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns the values, a quarter of those with bounds moved beyond one of them."""
+        if not specs.is_clippable(spec):
+            return values
+        low, high = (bound.astype(np.float64) for bound in (spec.minimum, spec.maximum))
+        chance = self._random.random(values.shape)
+        moved = np.where(chance < 1 / 8, low - 1 - np.abs(low), values)
+        moved = np.where(chance > 7 / 8, high + 1 + np.abs(high), moved)
+        largest = np.finfo(spec.dtype).max
+        is_usable = np.isfinite(moved) & (np.abs(moved) <= largest)
+        return np.where(is_usable, moved, values).astype(spec.dtype)
 
 
 def _received(step: TimeStep) -> tuple[Any, ...]:

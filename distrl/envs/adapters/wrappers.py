@@ -83,6 +83,8 @@ def wrapped_spec(spec: specs.EnvironmentSpec, config: WrapperConfig) -> specs.En
 def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -> Stepper:
     """Returns `stepper` with the wrappers of `config`, except those without an effect.
 
+    Actions come clipped: the pool clips those of all its environments at once.
+
     Args:
       stepper: one environment.
       spec: its spec, before or after `wrapped_spec`, which does not change the action.
@@ -90,8 +92,6 @@ def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -
     """
     if config.post_process is not None:
         stepper = PostProcess(stepper, config.post_process, spec)
-    if config.clip_actions and any(map(specs.is_clippable, _leaves(spec.action))):
-        stepper = ClipAction(stepper, spec.action)
     if config.max_episode_steps is not None:
         stepper = TimeLimit(stepper, config.max_episode_steps)
     if config.action_repeat > 1:
@@ -118,23 +118,6 @@ class _Wrapper:
     def close(self) -> None:
         """See `Stepper`."""
         self._stepper.close()
-
-
-class ClipAction(_Wrapper):
-    """Clips floating-point actions to the bounds of their spec."""
-
-    def __init__(self, stepper: Stepper, spec: Nest):
-        """Args: stepper: the stepper to wrap. spec: spec of its action."""
-        super().__init__(stepper)
-        self._spec = spec
-        self._single = _bounds(spec) if specs.is_spec(spec) and specs.is_clippable(spec) else None
-
-    def step(self, action: Nest) -> Step:
-        """See `Stepper`."""
-        if self._single is not None:
-            low, high = self._single
-            return self._stepper.step(np.minimum(np.maximum(action, low), high))
-        return self._stepper.step(specs.clip(action, self._spec))
 
 
 class PostProcess(_Wrapper):
@@ -264,10 +247,6 @@ class StackFrames(_Wrapper):
         else:
             self._stack = push(self._stack, new)
         return step._replace(observation=self._stack)
-
-
-def _leaves(spec: Nest) -> list[Any]:
-    return jax.tree.leaves(spec, is_leaf=specs.is_spec)
 
 
 def _bounds(spec: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

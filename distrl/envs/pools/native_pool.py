@@ -59,7 +59,7 @@ class NativePool(Pool):
         Raises:
           ConfigError: EnvPool cannot make the environment.
         """
-        super().__init__(name, spec, num_envs, wait_num)
+        super().__init__(name, spec, num_envs, wait_num, clip_actions)
         self.seeds = tuple((seed + i) % 2**31 for i in range(num_envs))  # as EnvPool counts
         self._limit = exact_limit
         if exact_limit is not None:
@@ -90,9 +90,6 @@ class NativePool(Pool):
         self._infos = [(name, at[key]) for name, key in info_keys(at).items()]
         raw_action = list(self._env.spec.action_array_spec.values())[-1]
         self._action_dtype = np.dtype(raw_action.dtype)
-        self._bounds = None
-        if clip_actions and specs.is_clippable(self.spec.action):
-            self._bounds = (self.spec.action.minimum, self.spec.action.maximum)
         self._checked = False
         # Environments whose episode the pool has cut: EnvPool may still be in the middle of it.
         self._cut = np.zeros(num_envs, bool)
@@ -117,12 +114,8 @@ class NativePool(Pool):
                 f"{self.name}: send() takes all {self.num_envs} environments of a synchronous "
                 f"pool at once, got {len(env_ids)}"
             )
-        if self._bounds is not None:
-            low, high = self._bounds
-            clipped = np.maximum(action, low)
-            action = np.minimum(clipped, high, out=clipped).astype(self._action_dtype, order="C")
-        else:  # EnvPool needs writable memory, which JAX's is not
-            action = np.array(action, self._action_dtype, order="C")
+        # EnvPool needs writable memory, which JAX's is not.
+        action = np.array(action, self._action_dtype, order="C")
         self._check_choices([action], env_ids)
         if self._any_cut:
             cut = self._cut[env_ids]

@@ -42,14 +42,15 @@ class PythonPool(Pool):
         shared: bool = False,
     ):
         """Args:
-        environment: a PythonEnvironment.
+        environment: a PythonEnvironment or a MultiAgentEnvironment.
         num_envs: number of environments.
         wait_num: number of environments that one `recv` returns.
         seeds: seeds of the environments.
         num_workers: number of workers; environment i belongs to worker `i % num_workers`.
         shared: workers are processes.
         """
-        super().__init__(environment.name, environment.spec(), num_envs, wait_num)
+        clip_actions = environment.wrappers.clip_actions
+        super().__init__(environment.name, environment.spec(), num_envs, wait_num, clip_actions)
         if len(seeds) < num_envs:
             raise ValueError(f"{num_envs} environments need as many seeds, got {len(seeds)}")
         self._environment = environment

@@ -76,7 +76,8 @@ class _TwoPools(Pool):
     picture: Any = None
 
     def __init__(self, pool: Pool, twin: Pool):
-        super().__init__(pool.name, pool.spec, pool.num_envs, pool.wait_num)
+        # The two clip actions themselves, or are told not to.
+        super().__init__(pool.name, pool.spec, pool.num_envs, pool.wait_num, clip_actions=False)
         self._pool, self._twin = pool, twin
 
     def _start(self) -> None:

@@ -9,7 +9,6 @@ from distrl.envs import PythonEnvironment, WrapperConfig
 from distrl.envs.adapters.stepper import Step
 from distrl.envs.adapters.wrappers import (
     ActionRepeat,
-    ClipAction,
     StackFrames,
     TimeLimit,
     wrapped_spec,
@@ -126,27 +125,6 @@ def test_frame_stack_of_every_leaf_keeps_what_it_gave():
     steps = roll(StackFrames(Script(observe=observe), 2), 3)
     assert [s.observation["a"][:, 0].tolist() for s in steps] == [[0, 0], [0, 1], [1, 2], [2, 3]]
     assert [s.observation["b"][0].tolist() for s in steps] == [[0, 0], [0, 1], [1, 2], [2, 3]]
-
-
-def test_clip_action():
-    script = Script()
-    stepper = ClipAction(script, dm_specs.BoundedArray((2,), np.float32, [-1, -np.inf], [1, 2]))
-    stepper.reset()
-    action = np.array([-9, -9], np.float32)
-    stepper.step(action)
-    np.testing.assert_array_equal(script.actions[0], [-1, -9])
-    np.testing.assert_array_equal(action, [-9, -9])  # the caller's is left alone
-    assert script.actions[0].dtype == np.float32
-    stepper.close()
-    assert script.closed
-
-
-@pytest.mark.parametrize("clip_actions, wanted", [(True, 1.0), (False, 9.0)])
-def test_actions_are_clipped_unless_told_otherwise(clip_actions, wanted):
-    config = WrapperConfig(clip_actions=clip_actions)
-    stepper = PythonEnvironment(Endless, wrappers=config).make_stepper(0)
-    stepper.reset()
-    assert stepper.step(np.array([9.0], np.float32)).observation == wanted
 
 
 def test_specs_follow():
