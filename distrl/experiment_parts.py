@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from distrl import specs
 from distrl.config import (
     ActorsConfig,
     CheckpointConfig,
@@ -18,6 +17,7 @@ from distrl.errors import ConfigError
 from distrl.field_checks import is_whole
 from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
+from distrl.same_spaces import different_part
 from distrl.seeds import MAX_ACTORS, MAX_ENVS
 
 _KINDS: dict[str, type] = {
@@ -79,15 +79,12 @@ def check_evaluation(experiment: Any) -> None:
             f"evaluation_environment: of {trained.name} and {played.name}, one has several agents "
             "and the other one"
         )
-    ours, other = trained.spec(), played.spec()
-    if (
-        specs.struct(ours.observation) != specs.struct(other.observation)
-        or ours.action != other.action
-        or specs.struct(ours.reward) != specs.struct(other.reward)
-    ):
+    difference = different_part(trained.spec(), played.spec())
+    if difference is not None:
+        part, ours, other = difference
         raise ConfigError(
-            f"evaluation_environment: {played.name} has {other[:3]}; the agent is made for "
-            f"{trained.name}'s observations, actions and rewards, {ours[:3]}"
+            f"evaluation_environment: {played.name} has another {part} than the agent is made for: "
+            f"{other}; that of {trained.name} is {ours}"
         )
 
 

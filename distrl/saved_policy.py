@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from distrl import specs
 from distrl.checkpointing.store import Checkpoint, Checkpoints
 from distrl.errors import ConfigError
 from distrl.field_checks import check_flag, check_whole
@@ -25,6 +24,7 @@ from distrl.policy import (
 )
 from distrl.rules import RandomPolicy
 from distrl.runtime.durations import check_duration
+from distrl.same_spaces import different_part
 from distrl.saved.saved_agent import own_code
 from distrl.snapshot_source import SnapshotSource
 from distrl.specs import EnvironmentSpec
@@ -134,14 +134,10 @@ class PastPolicies:
 
 def check_spec(saved: EnvironmentSpec, env_spec: EnvironmentSpec, what: str) -> None:
     """Raises ConfigError if a saved policy cannot act for agents of `env_spec`."""
-    parts = ("observation", "action", "reward")
-    for part in parts:
-        was, now = (specs.struct(getattr(spec, part)) for spec in (saved, env_spec))
-        if was != now or (part == "action" and saved.action != env_spec.action):
-            raise ConfigError(
-                f"{what} was trained with another {part}: {getattr(saved, part)}; here it is "
-                f"{getattr(env_spec, part)}"
-            )
+    difference = different_part(saved, env_spec)
+    if difference is not None:
+        part, was, now = difference
+        raise ConfigError(f"{what} was trained with another {part}: {was}; here it is {now}")
 
 
 def _load_past(

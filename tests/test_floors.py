@@ -95,6 +95,7 @@ ROOMS = """
     distrl/envs/clipping distrl/envs/pool_config distrl/frame_sockets distrl/replay/memory_check
     distrl/runtime distrl/shared_memory
     distrl/agents/optimizers distrl/envs/simulator distrl/random_values
+    distrl/same_spaces
     distrl/replay/columns distrl/replay/sampler distrl/seeds distrl/specs
     distrl/envs/minigrid distrl/field_checks distrl/random_keys distrl/replay/__init__
     distrl/replay/stream_index distrl/errors distrl/param_versions distrl/types distrl/version
