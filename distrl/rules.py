@@ -1,6 +1,7 @@
 """Policies that do not learn: rules written by the user, and random actions."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -40,9 +41,10 @@ class Rule:
     """A rule of the user's own.
 
     Attributes:
-      function: from one stream's observation to its action; or, if `batched`, from the TimeStep
-        `[B, ...]` of several streams (their ids are `env_id`) to the nest of their actions
-        `[B, ...]`.
+      function: from one stream's observation to its action, both as the environment has them:
+        numbers of a `Discrete` or `MultiDiscrete` space count from its `start`. Or, if `batched`,
+        from the TimeStep `[B, ...]` of several streams (their ids are `env_id`) to the nest of
+        their actions `[B, ...]`, both as agents have them: these numbers count from 0.
       batched: see `function`.
     """
 
@@ -59,12 +61,15 @@ class Rule:
         """See `FixedPolicy`."""
         del max_streams, seed
         name = getattr(self.function, "__name__", type(self.function).__name__)
-        return FixedSource(self.function if self.batched else self._each, env_spec, name)
+        function = self.function if self.batched else functools.partial(self._each, env_spec)
+        return FixedSource(function, env_spec, name)
 
-    def _each(self, timestep: TimeStep) -> Nest:
-        leaves, structure = jax.tree.flatten(timestep.observation)
+    def _each(self, env_spec: EnvironmentSpec, timestep: TimeStep) -> Nest:
+        seen = specs.raised(timestep.observation, env_spec.observation_start, 1)
+        leaves, structure = jax.tree.flatten(seen)
         actions = [self.function(structure.unflatten(row)) for row in zip(*leaves, strict=True)]
-        return jax.tree.map(lambda *rows: np.stack(rows), *actions)
+        action = jax.tree.map(lambda *rows: np.stack(rows), *actions)
+        return specs.raised(action, env_spec.action_start, -1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,11 +33,11 @@ def different_part(
         starts = [getattr(spec, f"{part}_start", None) for spec in (made_for, other)]
         if (
             specs.struct(was) != specs.struct(now)
-            or not _equal_starts(*starts)
+            or not equal_starts(*starts)
             or (part == "action" and was != now)
             or (part == "observation" and not _is_within(now, was))
         ):
-            return part, _described(was, starts[0]), _described(now, starts[1])
+            return part, described(was, starts[0]), described(now, starts[1])
     return None
 
 
@@ -59,12 +59,13 @@ def _bounds(leaf: Any) -> tuple[Any, Any]:
     return limits.min, limits.max
 
 
-def _equal_starts(one: Nest, other: Nest) -> bool:
+def equal_starts(one: Nest, other: Nest) -> bool:
     """Compares two nests of `EnvironmentSpec`'s starts; None is one of zeros."""
     pairs = itertools.zip_longest(jax.tree.leaves(one), jax.tree.leaves(other), fillvalue=0)
     return all(np.all(np.equal(*pair)) for pair in pairs)
 
 
-def _described(spec: Nest, start: Nest) -> str:
-    counted = "" if _equal_starts(start, None) else f", counted from {start}"
+def described(spec: Nest, start: Nest) -> str:
+    """Returns a spec, and the numbers from which its integers count, in one line of a message."""
+    counted = "" if equal_starts(start, None) else f", counted from {start}"
     return " ".join(f"{spec}{counted}".split())

@@ -1,9 +1,11 @@
 """Policies that do not learn."""
 
+import gymnasium
 import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
+from distrl.envs import PoolConfig, PythonEnvironment
 from distrl.errors import ConfigError, SpecError
 from distrl.rules import RandomPolicy, Rule
 from distrl.specs import EnvironmentSpec
@@ -31,6 +33,50 @@ def test_a_rule_acts_for_each_stream():
     action = _act(Rule(lambda seen: int(seen["x"].argmax())), spec, observation, 2)
     assert action.tolist() == [1, 0]
     assert action.dtype == np.int32
+
+
+class FromFive(gymnasium.Env):
+    """Observes 5 or 7 of five numbers from 5 on, and takes 1, 2 or 3."""
+
+    observation_space = gymnasium.spaces.Discrete(5, start=5)
+    action_space = gymnasium.spaces.Dict(
+        {"key": gymnasium.spaces.Discrete(3, start=1), "speed": gymnasium.spaces.Box(-9, 9, (1,))}
+    )
+
+    def reset(self, *, seed=None, options=None):
+        return 5 if seed else 7, {}
+
+    def step(self, action):
+        return 7, float(action["key"]), False, False, {}
+
+
+def test_a_rule_has_the_environments_own_numbers_and_a_batched_one_those_from_0():
+    environment = PythonEnvironment(FromFive, pool=PoolConfig(kind="loop"))
+    spec, pool, seen = environment.spec(), environment.make_pool(2, 2, [0, 1]), []
+    step = pool.reset()
+
+    def rule(observation):
+        seen.append(int(observation))
+        return {"key": 3 if observation == 7 else 1, "speed": np.array([0.5])}
+
+    source = Rule(rule).make_source(spec, 2, 0)
+    answer = source.inference(step.env_id, step)
+    assert seen == [7, 5]
+    assert answer.action["key"].tolist() == [2, 0]  # as agents count
+    assert answer.action["key"].dtype == np.int32
+    assert pool.step(answer.action).reward.tolist() == [3, 1]
+
+    def batched(timestep):
+        seen.append(timestep.observation.tolist())
+        return {"key": timestep.observation, "speed": np.zeros((2, 1), np.float32)}
+
+    source = Rule(batched, batched=True).make_source(spec, 2, 0)
+    assert source.inference(step.env_id, step).action["key"].tolist() == [2, 0] == seen[-1]
+
+    source = Rule(lambda seen: {**rule(seen), "key": 0}).make_source(spec, 2, 0)
+    with pytest.raises(SpecError, match="expected whole numbers from 1 to 3, got 0"):
+        pool.step(source.inference(step.env_id, step).action)
+    pool.close()
 
 
 def test_a_batched_rule_gets_the_streams():

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from distrl.envs.multi_agent.joint import JointSpec
 from distrl.errors import ConfigError
+from distrl.same_spaces import described, equal_starts
 
 
 class Episode(NamedTuple):
@@ -114,9 +115,11 @@ def check_alike(spec: JointSpec, agents: Sequence[str], policy: str) -> None:
     for agent in agents[1:]:
         for part in ("observation", "action"):
             one, other = (getattr(spec.agents[a], part) for a in (first, agent))
-            if one != other:
+            starts = [getattr(spec.agents[a], f"{part}_start") for a in (first, agent)]
+            if one != other or not equal_starts(*starts):
+                shown = " and ".join(map(described, (one, other), starts))
+                change = "pad them to one shape" if one != other else "count from the same start"
                 raise ConfigError(
                     f"policy {policy!r} would act for {first!r} and {agent!r}, whose {part}s "
-                    f"differ: {one} and {other}; give them policies of their own, or pad them to "
-                    "one shape"
+                    f"differ: {shown}; give them policies of their own, or {change}"
                 )

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from dm_env import specs as dm_specs
 
@@ -77,7 +78,20 @@ class JointSpec:
                 DISCOUNT: dm_specs.BoundedArray(shape, np.float32, 0, 1, DISCOUNT),
                 **({AGENT_INFO: infos} if infos else {}),
             },
+            observation_start=self._starts("observation"),
+            action_start=self._starts("action"),
         )
+
+    def _starts(self, part: str) -> Nest:
+        """Returns the agents' starts of a part; None if no agent has any."""
+        starts = {agent: getattr(spec, f"{part}_start") for agent, spec in self.agents.items()}
+        if all(start is None for start in starts.values()):
+            return None
+        for agent, spec in self.agents.items():
+            if starts[agent] is None:
+                nest = getattr(spec, part)
+                starts[agent] = jax.tree.map(lambda _: 0, nest, is_leaf=specs.is_spec)
+        return starts
 
 
 class JointSteps:

@@ -15,6 +15,7 @@ from distrl.envs.multi_agent.assignment import Assignment, Episode
 from distrl.envs.multi_agent.control_flow import Act, ControlFlow, End
 from distrl.envs.multi_agent.copies import Copies
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment, steps_per_env_step
+from distrl.envs.multi_agent.joint import JointSpec
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.pool_config import PoolConfig
 from distrl.envs.python import PythonEnvironment
@@ -494,6 +495,17 @@ def test_agents_of_one_policy_have_the_same_spaces():
         Assignment(agents, ["p"], {"manager": "p", "worker": "p"})
     with pytest.raises(ConfigError, match="whose observations differ"):
         Assignment(agents, ["p", "q"], lambda agent, episode: "p")
+
+
+def test_agents_of_one_policy_count_from_the_same_number():
+    spec = specs.EnvironmentSpec(dm_specs.Array((1,), np.float32), dm_specs.DiscreteArray(2))
+    agents = JointSpec({"a": spec, "b": spec._replace(action_start=0)}, in_turns=False)
+    Assignment(agents, ["p"], {"a": "p", "b": "p"})
+    agents = JointSpec({"a": spec, "b": spec._replace(action_start=3)}, in_turns=False)
+    with pytest.raises(ConfigError, match=r"actions differ: .*, counted from 3; .* the same start"):
+        Assignment(agents, ["p"], {"a": "p", "b": "p"})
+    joint = agents.joint()
+    assert (joint.observation_start, joint.action_start) == (None, {"a": 0, "b": 3})
 
 
 def test_the_function_must_name_a_policy():
