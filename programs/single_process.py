@@ -15,8 +15,8 @@ from distrl.errors import SaveError, Stopped
 from distrl.experiment import Experiment
 from distrl.goal import joined
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
-from distrl.metrics.monitor import SPENT, Monitor, first_number
-from distrl.metrics.reports import Report
+from distrl.metrics.monitor import Monitor, first_number
+from distrl.metrics.reports import SPENT, Report
 from distrl.population import Evolution
 from distrl.programs.build import Builder
 from distrl.programs.one_process import SingleProcess as SingleProcess  # also under this name

@@ -15,7 +15,7 @@ COLUMNS = frozenset({
     "unrolls_late_kept", "unrolls_late_dropped", "evaluations",
 })  # fmt: skip
 _TAKEN = COLUMNS | {"bottleneck", "spent", "time", "batches", "metrics"}  # parts of reports
-_FAMILIES = ("mean_return_", "evaluation_", "time_")
+_FAMILIES = ("mean_return_", "evaluation_", "time_", "policy_lag")
 
 
 def is_taken(name: str) -> bool:

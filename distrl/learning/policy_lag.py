@@ -5,15 +5,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distrl.metrics.lag_counts import REPORTED, LagCounts
 from distrl.metrics.reports import Report
 from distrl.param_versions import lags
 from distrl.types import Trajectory
 
-_QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}
-
 
 class PolicyLags:
-    """Collects the lags of consumed steps, and reports how they are distributed."""
+    """Collects the lags of consumed steps, and reports how many there were of each."""
 
     def __init__(self) -> None:
         self._lags: list[npt.NDArray[Any]] = []
@@ -29,15 +28,10 @@ class PolicyLags:
         self._lags.append(np.maximum(lags(version, trajectory.version[:-1]), 0))
 
     def take(self) -> Report:
-        """Returns mean, minimum, quantiles and maximum since the last call; {} if none came."""
+        """Returns the counts since the last call, for the monitor to add up; {} if none came."""
         if not self._lags:
             return {}
-        taken = np.concatenate([lag.ravel() for lag in self._lags])
+        counts = LagCounts()
+        counts.add(np.concatenate([lag.ravel() for lag in self._lags]))
         self._lags = []
-        quantiles = np.percentile(taken, list(_QUANTILES.values()))
-        return {
-            "policy_lag_mean": float(taken.mean()),
-            "policy_lag_min": float(taken.min()),
-            **{f"policy_lag_{name}": float(q) for name, q in zip(_QUANTILES, quantiles)},
-            "policy_lag_max": float(taken.max()),
-        }
+        return {REPORTED: counts.plain()}

@@ -9,6 +9,7 @@ from typing import Any
 
 from distrl.episodes import RecentEpisodes
 from distrl.goal import Goal, Progress
+from distrl.metrics.learner_totals import LearnerTotals
 from distrl.metrics.learning_clock import LearningClock
 from distrl.metrics.progress_line import progress_line
 from distrl.metrics.reports import (
@@ -25,8 +26,6 @@ from distrl.metrics.sinks import MetricsWriter
 from distrl.specs import EnvironmentSpec
 
 _LIFE_BITS = 32
-SPENT = "spent"
-"""In a learner's report: the actors' budgets, when they are spent and all batches are used."""
 
 
 def first_number(life: int) -> int:
@@ -77,7 +76,7 @@ class Monitor:
         self._unreported = 0  # steps of lives that ended before a report; their episodes are lost
         self._episodes = 0
         self._restarts = 0
-        self._learner: dict[str, Any] = {}
+        self._learner = LearnerTotals()
         self._evaluation: dict[str, Any] = {}
         self._evaluations = 0  # in this program
         self._own: dict[str, float | None] = {}  # columns of single nodes
@@ -148,7 +147,7 @@ class Monitor:
                 "episodes": self._episodes,
                 "recent": list(self._recent.records),
                 "env_restarts": self._restarts,
-                "learner": dict(self._learner),
+                "learner": self._learner.state(),
                 "evaluation": dict(self._evaluation),
                 "seconds": time.monotonic() - self._began,
                 "seconds_learning": self._learning.seconds,
@@ -163,12 +162,13 @@ class Monitor:
             self._unreported = state.get("env_steps_unreported", 0)  # older ones have none
             self._restarts = state["env_restarts"]
             self._recent.records.extend(state["recent"])
-            self._learner, self._evaluation = dict(state["learner"]), dict(state["evaluation"])
-            if SPENT in self._learner and self._goal.is_acted(self._acted, self._episodes):
-                self._learner[SPENT] = self._goal.acting_budget  # smaller than before
+            self._learner.restore(state["learner"])
+            self._evaluation = dict(state["evaluation"])
+            if self._learner.spent and self._goal.is_acted(self._acted, self._episodes):
+                self._learner.spent = self._goal.acting_budget  # smaller than before
             self._began = time.monotonic() - state["seconds"]
             learned = state["seconds_learning"] or 0.0  # older ones have None
-            self._learning.restore(int(self._learner.get("learner_steps", 0)), learned)
+            self._learning.restore(self._learner.learner_steps, learned)
             self._last_line = (time.monotonic(), self._acted)
             self._writer.resume(self._acted)
 
@@ -176,8 +176,7 @@ class Monitor:
     def standing(self) -> tuple[int, int, float | None]:
         """Learner steps, recent episodes, and their mean return."""
         with self._lock:
-            steps = int(self._learner.get("learner_steps", 0))
-            return steps, len(self._recent.records), self.mean_return
+            return self._learner.learner_steps, len(self._recent.records), self.mean_return
 
     @property
     def evaluated(self) -> tuple[int, dict[str, Any]]:
@@ -204,7 +203,7 @@ class Monitor:
             del report["time"]
         self._restarts += int(report.get("env_restarts", 0))
         if kind == LEARNED:
-            self._learner.update(report)
+            self._learner.add(report)
             first = self._learning.add(report["learner_steps"])
             if first is not None:
                 self._printer(f"first learner step after {first:.1f} s")
@@ -258,8 +257,8 @@ class Monitor:
             "seconds": round(time.monotonic() - self._began, 2),
             "env_steps": self._acted,
             "env_steps_unreported": self._unreported,
-            "trained_steps": int(self._learner.get("env_steps", 0)),
-            "learner_steps": int(self._learner.get("learner_steps", 0)),
+            "trained_steps": self._learner.trained_steps,
+            "learner_steps": self._learner.learner_steps,
             "episodes": self._episodes,
             **self._recent.figures(),
             "env_restarts": self._restarts,
@@ -270,11 +269,7 @@ class Monitor:
             **{f"evaluation_return_{agent}": by_agent.get(agent) for agent in self._agents},
             "evaluation_success_rate": self._evaluation.get("evaluation_success_rate"),
             **self._status.columns(),
-            **{
-                name: value
-                for name, value in sorted(self._learner.items())
-                if name not in ("env_steps", "learner_steps", SPENT)
-            },
+            **self._learner.columns(),
             **self._own,
         }
 
@@ -290,6 +285,7 @@ class Monitor:
 
     def _write(self, row: Mapping[str, Any]) -> None:
         self._writer.write(row)
+        self._learner.row_written()
         self._status.row_written()
         if self._status.is_due:
             self._status.write(self._with_clock(row))
@@ -315,14 +311,14 @@ class Monitor:
             Progress(
                 env_steps=self._acted,
                 episodes=self._episodes,
-                trained_steps=int(self._learner.get("env_steps", 0)),
-                learner_steps=int(self._learner.get("learner_steps", 0)),
+                trained_steps=self._learner.trained_steps,
+                learner_steps=self._learner.learner_steps,
                 seconds=self._learning.seconds,
                 mean_return=self.mean_return,
                 success_rate=self._recent.success_rate,
                 full_window=self._recent.is_full,
                 evaluation_return=self._evaluation.get("evaluation_return"),
-                acting_over=tuple(self._learner.get(SPENT, ())) == self._goal.acting_budget,
+                acting_over=self._learner.spent == self._goal.acting_budget,
             )
         )
         if verdict is not None:

@@ -9,6 +9,8 @@ from distrl.metrics.bottleneck import ACTOR_NODES, LEARNER_NODES, SINGLE_PROCESS
 
 Report = dict[str, Any]  # {"env_steps": int, "episodes": [Record, ...], ...}
 LEARNED, EVALUATED, ACTED = "learner_steps", "evaluation_return", "env_steps"
+SPENT = "spent"
+"""In a learner's report: the actors' budgets, when they are spent and all batches are used."""
 METRICS = "metrics"
 """In any report: numbers by name, columns of the node's own."""
 # By the key that tells a kind: the group whose nodes send it. ACTED is last: learners have it, too.

@@ -20,8 +20,7 @@ from distrl.checkpointing.store import MANIFEST
 from distrl.errors import PeerError
 from distrl.learner import Learner
 from distrl.learner_group.devices import check_gpus
-from distrl.metrics.monitor import SPENT
-from distrl.metrics.reports import Report
+from distrl.metrics.reports import SPENT, Report
 from distrl.multi_agent.learner_turns import Turn
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import ACTOR, INFERENCER

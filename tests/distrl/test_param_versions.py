@@ -6,6 +6,7 @@ import pytest
 
 from distrl.learning.divergence import UpdateCheck
 from distrl.learning.policy_lag import PolicyLags
+from distrl.metrics.lag_counts import LagCounts
 from distrl.param_versions import lags, stored_version
 from distrl.replay.age_bound import AgeBound
 from distrl.types import Sample, Trajectory
@@ -36,7 +37,9 @@ def test_versions_that_fit_are_stored_as_they_are():
 def test_the_lag_that_is_reported(version):
     reported = PolicyLags()
     reported.add(version + 4, trajectory(version))
-    assert reported.take()["policy_lag_max"] == 4
+    counted = LagCounts()
+    counted.merge(reported.take()["policy_lags"])
+    assert set(counted.columns().values()) == {4.0}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

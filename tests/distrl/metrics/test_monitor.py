@@ -1,6 +1,7 @@
 """Counts, returns and the monitor."""
 
 import csv
+import itertools
 import json
 
 import numpy as np
@@ -11,9 +12,12 @@ from distrl.envs import PythonEnvironment
 from distrl.episodes import EpisodeOutcome, EpisodeStatistics
 from distrl.errors import SpecError
 from distrl.goal import Goal
-from distrl.metrics.monitor import SPENT, Monitor, first_number
+from distrl.learning.policy_lag import PolicyLags
+from distrl.metrics.monitor import Monitor, first_number
+from distrl.metrics.reports import SPENT
 from distrl.metrics.sinks import make_writer
 from distrl.testing import CountingEnvironment
+from distrl.types import Trajectory
 
 
 @pytest.mark.parametrize("wait_num", [5, 2])
@@ -40,6 +44,14 @@ def test_statistics_equal_the_environments_own(wait_num):
 
 def learner(steps, **more):
     return {"learner_steps": steps // 10, "env_steps": steps, "loss": 0.5, **more}
+
+
+def lags(*consumed):
+    """What a learner reports that has consumed steps of these policy lags."""
+    noted = PolicyLags()
+    version = np.append(-np.array(consumed, np.int32), 0)[:, None]  # the last one is not consumed
+    noted.add(0, Trajectory(*[None] * len(Trajectory._fields))._replace(version=version))
+    return noted.take()
 
 
 def monitor(goal, tmp_path=None, **kwargs):
@@ -143,13 +155,47 @@ def test_a_file_in_which_env_steps_were_trained_on_keeps_that_meaning(tmp_path):
 
 def test_metrics_file(tmp_path):
     made, _ = monitor(Goal(mean_return=None), tmp_path, interval=0.0)
-    made.report("learner/0", 0, [learner(100, policy_lag_mean=1.5, policy_lag_max=2.0)])
-    made.report("learner/0", 1, [learner(200, policy_lag_mean=1.0, policy_lag_max=2.0)])
+    made.report("learner/0", 0, [learner(100, **lags(1, 2))])
+    made.report("learner/0", 1, [learner(200, **lags(0, 2))])
     made.close()
     rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
     assert [row["trained_steps"] for row in rows] == ["100", "200", "200"]
     assert [row["env_steps"] for row in rows] == ["0", "0", "0"]
-    assert rows[0]["policy_lag_mean"] == "1.5"
+    # Without an update since the row before, its lags are those of that row.
+    assert [row["policy_lag_mean"] for row in rows] == ["1.5", "1.0", "1.0"]
+    assert [row["policy_lag_min"] for row in rows] == ["1.0", "0.0", "0.0"]
+
+
+def test_a_row_has_the_lags_of_all_reports_since_the_row_before(tmp_path):
+    """There are many of them: a learner reports ten times a second, and a row is written in two."""
+    made, _ = monitor(Goal(mean_return=None, max_env_steps=1_000_000), tmp_path, interval=1e9)
+    seen = [[0, 7, 1], [2], [1, 1, 400], [0], [5, 5]]
+    numbers = itertools.count()
+
+    def row_due():
+        made.report("actor/0", next(numbers), [{"env_steps": 5_000, "episodes": []}])
+
+    for consumed in seen[:3]:
+        made.report("learner/0", next(numbers), [learner(100, **lags(*consumed))])
+    row_due()
+    made.report("learner/0", next(numbers), [learner(200)])  # of an update whose data has no lag
+    for number, consumed in enumerate(seen[3:]):
+        for _ in range(2):  # the second time, it is dropped
+            made.report("learner/0", first_number(1) + number, [learner(200, **lags(*consumed))])
+    row_due()
+    made.close()
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
+    wanted = [np.concatenate(seen[:3]), np.concatenate(seen[3:])]
+    assert len(rows) == 3
+    for row, all_lags in zip(rows, [*wanted, wanted[-1]]):
+        figures = {name: float(v) for name, v in row.items() if name.startswith("policy_lag")}
+        quantiles = dict(zip(("p5", "p25", "p50", "p75", "p95"), (5, 25, 50, 75, 95)))
+        assert figures == pytest.approx({
+            "policy_lag_mean": all_lags.mean(),
+            "policy_lag_min": all_lags.min(),
+            **{f"policy_lag_{name}": np.percentile(all_lags, q) for name, q in quantiles.items()},
+            "policy_lag_max": all_lags.max(),
+        })  # fmt: skip
 
 
 def test_a_monitor_continues_from_the_state_of_another():
