@@ -89,7 +89,10 @@ class Callback:
         """Called after every update."""
 
     def on_evaluation(self, scores: EvaluationScores) -> None:
-        """Called after an evaluation; with `evaluator.num_evaluators` above 0."""
+        """Called once for every evaluation, in order; with `evaluator.num_evaluators` above 0.
+
+        Those that end while an update is computed, or after the last one, wait for its end.
+        """
 
     def on_checkpoint(self, checkpoint: SavedCheckpoint) -> None:
         """Called after a checkpoint was written, the program's last one included."""

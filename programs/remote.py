@@ -188,7 +188,7 @@ class Reporter:
         self._node = node
         # Of the last call, above those of earlier lives.
         self._number = first_number(current_heartbeat().life) - 1
-        self.answer: tuple[int, Report, dict[str, int]] = 0, {}, {}
+        self.answer: tuple[int, dict[str, int]] = 0, {}
         self._unsent: list[Report] = []
         self._sending: concurrent.futures.Future[Any] | None = None
         self._sent: list[Report] = []  # the reports that `_sending` is about

@@ -9,6 +9,7 @@ from typing import Any
 
 from distrl.episodes import RecentEpisodes
 from distrl.goal import Goal, Progress
+from distrl.metrics.evaluations import Evaluations
 from distrl.metrics.learner_totals import LearnerTotals
 from distrl.metrics.learning_clock import LearningClock
 from distrl.metrics.progress_line import progress_line
@@ -34,7 +35,11 @@ def first_number(life: int) -> int:
 
 
 class Monitor:
-    """Adds up the reports of all nodes, prints progress, writes `metrics.csv`, ends the run."""
+    """Adds up the reports of all nodes, prints progress, writes `metrics.csv`, ends the run.
+
+    Attributes:
+      evaluations: what the evaluator has reported.
+    """
 
     def __init__(
         self,
@@ -77,8 +82,7 @@ class Monitor:
         self._episodes = 0
         self._restarts = 0
         self._learner = LearnerTotals()
-        self._evaluation: dict[str, Any] = {}
-        self._evaluations = 0  # in this program
+        self.evaluations = Evaluations(printer)
         self._own: dict[str, float | None] = {}  # columns of single nodes
         self._began = time.monotonic()
         self._learning = LearningClock()
@@ -148,7 +152,7 @@ class Monitor:
                 "recent": list(self._recent.records),
                 "env_restarts": self._restarts,
                 "learner": self._learner.state(),
-                "evaluation": dict(self._evaluation),
+                "evaluation": dict(self.evaluations.last),
                 "seconds": time.monotonic() - self._began,
                 "seconds_learning": self._learning.seconds,
                 "mean_return": self.mean_return,
@@ -163,7 +167,7 @@ class Monitor:
             self._restarts = state["env_restarts"]
             self._recent.records.extend(state["recent"])
             self._learner.restore(state["learner"])
-            self._evaluation = dict(state["evaluation"])
+            self.evaluations.last = dict(state["evaluation"])
             if self._learner.spent and self._goal.is_acted(self._acted, self._episodes):
                 self._learner.spent = self._goal.acting_budget  # smaller than before
             self._began = time.monotonic() - state["seconds"]
@@ -178,11 +182,10 @@ class Monitor:
         with self._lock:
             return self._learner.learner_steps, len(self._recent.records), self.mean_return
 
-    @property
-    def evaluated(self) -> tuple[int, dict[str, Any]]:
-        """The number of evaluations in this program, and the report of the last one."""
+    def evaluations_after(self, number: int) -> list[tuple[int, Report]]:
+        """See `Evaluations.after`."""
         with self._lock:
-            return self._evaluations, dict(self._evaluation)
+            return self.evaluations.after(number)
 
     def forget_episodes(self) -> None:
         """Forgets the recent episodes, as they are of another policy than the current one."""
@@ -208,9 +211,7 @@ class Monitor:
             if first is not None:
                 self._printer(f"first learner step after {first:.1f} s")
         elif kind == EVALUATED:
-            count = self._evaluation.get("evaluations", 0) + 1  # in all programs
-            self._evaluation = {**report, "evaluations": count}
-            self._evaluations += 1
+            self.evaluations.add(report)
         elif kind == ACTED:
             self._count(node, int(report["env_steps"]))
             # Of environments with several agents; a record is of one of these.
@@ -250,9 +251,6 @@ class Monitor:
 
     def snapshot(self) -> dict[str, Any]:
         """Returns all metrics; None for those that are not known or not reported."""
-        components = range(self._components)
-        parts = self._evaluation.get("evaluation_returns", [None] * self._components)
-        by_agent = self._evaluation.get("evaluation_agents", {})
         return {
             "seconds": round(time.monotonic() - self._began, 2),
             "env_steps": self._acted,
@@ -262,12 +260,7 @@ class Monitor:
             "episodes": self._episodes,
             **self._recent.figures(),
             "env_restarts": self._restarts,
-            "evaluations": self._evaluation.get("evaluations"),
-            "evaluation_episodes": self._evaluation.get("evaluation_episodes"),
-            "evaluation_return": self._evaluation.get("evaluation_return"),
-            **{f"evaluation_return_{i}": parts[i] for i in components},
-            **{f"evaluation_return_{agent}": by_agent.get(agent) for agent in self._agents},
-            "evaluation_success_rate": self._evaluation.get("evaluation_success_rate"),
+            **self.evaluations.columns(self._components, self._agents),
             **self._status.columns(),
             **self._learner.columns(),
             **self._own,
@@ -317,7 +310,7 @@ class Monitor:
                 mean_return=self.mean_return,
                 success_rate=self._recent.success_rate,
                 full_window=self._recent.is_full,
-                evaluation_return=self._evaluation.get("evaluation_return"),
+                evaluation_return=self.evaluations.last.get("evaluation_return"),
                 acting_over=self._learner.spent == self._goal.acting_budget,
             )
         )

@@ -170,6 +170,9 @@ class LearnerNode(MemberCalls):
                     part.turn.flush()
             current_heartbeat().wait()
             drop_batches([part.turn for part in tasks], self._stop)
+            self._stop.wait()
+            for part in tasks:
+                part.hear_last_evaluations()
         except PeerError as error:
             if not self._stop.is_set():
                 self._abandon()
@@ -186,7 +189,6 @@ class LearnerNode(MemberCalls):
         except BaseException:
             self._abandon()
             raise
-        self._stop.wait()
         for part in tasks:
             part.close()
         if self._frames is not None:

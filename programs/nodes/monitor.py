@@ -60,6 +60,9 @@ class MonitorNode:
             )
             for task in experiment.tasks
         }
+        if experiment.callbacks:
+            for monitor in self._monitors.values():
+                monitor.evaluations.keep()
         for task, state in monitor_states(resume_point, experiment.tasks).items():
             monitor = self._monitors[task]
             monitor.restore(state)
@@ -96,12 +99,16 @@ class MonitorNode:
 
     def report(
         self, task: str, node: str, number: int, reports: list[Report]
-    ) -> tuple[int, Report, dict[str, int]]:
-        """See `Monitor.report`. Returns `Monitor.evaluated`, and counts as in `Monitor.state`."""
+    ) -> tuple[int, dict[str, int]]:
+        """See `Monitor.report`. Returns `Evaluations.count`, and counts as in `Monitor.state`."""
         monitor = self._monitors[task]
         monitor.report(node, number, reports)
         counts = {"env_steps_acted": monitor.acted, "episodes": monitor.episodes}
-        return (*monitor.evaluated, counts)
+        return monitor.evaluations.count, counts
+
+    def evaluations_after(self, task: str, number: int) -> list[tuple[int, Report]]:
+        """See `Evaluations.after`."""
+        return self._monitors[task].evaluations_after(number)
 
     def begin_life(self, actor: str, life: int, acted: int) -> int:
         """Returns the environment steps of an actor's earlier lives, and has all tasks count them.

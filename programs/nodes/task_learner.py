@@ -118,13 +118,14 @@ class TaskLearner:
             split_update=self._split_update,
         )
         self._callbacks = builder.callbacks
-        self._evaluations = 0  # that the callbacks have heard of
+        self._evaluations = 0  # number of the last one that the callbacks have heard of
         if collector is not None:
             collector.version = lambda: self._learner.version
         acting_over: Callable[[], bool] | None = None
         if has_budget(self.task.goal):
             acting_over = ActingWatch(monitor, task, reader)
-        flush = functools.partial(self.reporter.flush, experiment.supervision.call_timeout)
+        self._call_timeout = experiment.supervision.call_timeout
+        flush = functools.partial(self.reporter.flush, self._call_timeout)
         self.turn = Turn(task, self._learner, self._report, acting_over, flush)
         restarted = current_heartbeat().restarted
         if restarted:  # the table was in use meanwhile
@@ -190,22 +191,39 @@ class TaskLearner:
 
     def _counters(self) -> dict[str, Any]:
         """Returns the monitor's state."""
+        return json.loads(self._ask("state", self._counters_timeout))
+
+    def _ask(self, method: str, timeout: float, *args: Any) -> Any:
+        """Returns what the monitor answers about the task within `timeout` seconds."""
+        call = getattr(self._monitor.client.futures, method)
         try:
-            futures = self._monitor.client.futures
-            state = call_again_if_early(
-                lambda: futures.state(self.task.name).result(self._counters_timeout),
-                self._monitor.timeout,
+            return call_again_if_early(
+                lambda: call(self.task.name, *args).result(timeout), self._monitor.timeout
             )
-            return json.loads(state)
         except Exception as error:
-            raise PeerError(f"{self._monitor.name}.state() failed: {error!r}") from error
+            raise PeerError(f"{self._monitor.name}.{method}() failed: {error!r}") from error
+
+    def _hear_evaluations(self, timeout: float) -> None:
+        """Passes on the evaluations that the callbacks have not heard of."""
+        for number, scores in self._ask("evaluations_after", timeout, self._evaluations):
+            self._evaluations = number
+            self._callbacks.evaluated(scores)
+
+    def hear_last_evaluations(self) -> None:
+        """Passes on the evaluations that are left, when the evaluator has ended."""
+        if not (self._callbacks and self.task.evaluator.num_evaluators):
+            return
+        try:
+            self._hear_evaluations(self._counters_timeout)
+        except PeerError as error:  # saving matters more
+            print_line(f"distrl: callbacks do not hear of the last evaluations: {error}")
 
     def _least_counts(self) -> dict[str, int]:
         """See `at_least` of `Checkpointer`.
 
         Actors count each step where a crash of theirs, or the monitor's, does not lose it.
         """
-        _, _, heard = self.reporter.answer
+        _, heard = self.reporter.answer
         acted = self._acted_before + self._steps_of_actors()
         return {**heard, "env_steps_acted": max(heard.get("env_steps_acted", 0), acted)}
 
@@ -241,10 +259,10 @@ class TaskLearner:
         if isinstance(self._replay, SharedReplayBuffer):
             report["table_size"] = self._replay.info().size
         self.reporter({**report, "time": current_account().totals()})
-        number, scores, _ = self.reporter.answer
+        number, _ = self.reporter.answer
         if self._callbacks and number > self._evaluations:
-            self._callbacks.evaluated(scores)
-        self._evaluations = number
+            self._hear_evaluations(self._call_timeout)
+            self._evaluations = max(self._evaluations, number)  # an earlier life has heard of more
 
 
 def _serve_variables(learner: Learner, builder: Builder, unique_name: str) -> VariableService:

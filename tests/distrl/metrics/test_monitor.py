@@ -276,9 +276,9 @@ def test_evaluations_are_counted_over_the_programs_of_a_run():
     assert made.snapshot()["evaluations"] == 2
     again, _ = monitor(goal)
     again.restore(json.loads(json.dumps(made.state())))
-    assert again.snapshot()["evaluations"] == 2 and again.evaluated[0] == 0
+    assert again.snapshot()["evaluations"] == 2 and again.evaluations.count == 0
     again.report("evaluator/0", 0, [{"evaluation_return": 5.0}])
-    assert again.snapshot()["evaluations"] == 3 and again.evaluated[0] == 1
+    assert again.snapshot()["evaluations"] == 3 and again.evaluations.count == 1
 
 
 def test_a_node_has_columns_of_its_own(tmp_path):

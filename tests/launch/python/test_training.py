@@ -98,8 +98,11 @@ def test_callbacks_hear_of_every_update_evaluation_and_checkpoint(tmp_path, topo
     assert [each[1:3] for each in heard if each[0] == "checkpoint"] == [["task", count]]
     (process,) = {each[-1] for each in heard}
     assert process != os.getpid()
+    evaluations = [each[2] for each in heard if each[0] == "evaluation"]
+    assert len(evaluations) == (run.rows[-1]["evaluations"] or 0)
+    assert evaluations == sorted(evaluations)
     if topology == "heavy_env":
-        assert [each for each in heard if each[0] == "evaluation"]
+        assert evaluations
 
 
 class Fails(Callback):
