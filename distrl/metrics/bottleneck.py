@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 ENVIRONMENTS, INFERENCE, WRITES = "environments", "inference", "replay writes"
-SAMPLING, LEARNER = "sampling", "learner"
+SAMPLING, LEARNER, OTHER = "sampling", "learner", "callbacks, saving and reports"
 ACTOR_NODES, INFERENCER_NODES, LEARNER_NODES = "actor", "inferencer", "learner"
 SINGLE_PROCESS = "single_process"
 _SPEED_UP = 2.0  # of the faster learner that is predicted
@@ -46,9 +46,10 @@ class BottleneckVerdict(NamedTuple):
     """The bottleneck of a program.
 
     Attributes:
-      bottleneck: ENVIRONMENTS, INFERENCE, WRITES, SAMPLING or LEARNER.
+      bottleneck: ENVIRONMENTS, INFERENCE, WRITES, SAMPLING, LEARNER or OTHER.
       gains: by what share the environment steps per second would rise with one more "actor", one
-        more "inferencer", and a "learner" that is twice as fast; without those that do not exist.
+        more "inferencer", and a "learner" whose updates are made twice as fast; without those that
+        do not exist.
         In one process "actor" is a process for acting alone.
       sentence: both, for people.
     """
@@ -92,6 +93,7 @@ def find_bottleneck(
     learning = {
         SAMPLING: learner.share("sampling"),
         LEARNER: learner.share("transfer", "compute", "publish"),
+        OTHER: learner.share("other"),
     }
     if coupled and starved < blocked:
         bottleneck = max(learning, key=learning.__getitem__)
@@ -137,7 +139,9 @@ def _gains(
         servers = (inferencer.size + 1) / inferencer.size
         gains[INFERENCER_NODES] = min(free * _over(1 - queued), by_learner, servers * _over(busy))
     gains[ACTOR_NODES] = min(more * free, by_learner, by_service)
-    gains[LEARNER_NODES] = min(free, _SPEED_UP * by_learner) if coupled else 1.0
+    other = learner.share("other")  # which a faster learner takes as well
+    faster = other + (1 - starved - other) / _SPEED_UP
+    gains[LEARNER_NODES] = min(free, _over(faster)) if coupled else 1.0
     order = (ACTOR_NODES, INFERENCER_NODES, LEARNER_NODES)
     return {name: max(0.0, gains[name] - 1) for name in order if name in gains}
 
@@ -153,22 +157,24 @@ def _of_one_process(group: Group, core: str) -> BottleneckVerdict | None:
         LEARNER: group.share("transfer", "compute", "publish", "parameter_wait"),
     }
     acting, learning = sum(acting_parts.values()), sum(learning_parts.values())
-    # Other time, such as the start's and that of checkpoints, is no part of a round.
-    both = acting + learning
-    if both < _LEAST:
+    other = group.share("other")  # the process that learns goes on to take it
+    if acting + learning < _LEAST:
         return None
-    parts = acting_parts if acting >= learning else learning_parts
+    sides = acting_parts, learning_parts, {OTHER: other}
+    parts = max(sides, key=lambda side: sum(side.values()))
     bottleneck = max(parts, key=parts.__getitem__)
+    total = acting + learning + other
     saved = learning_parts[LEARNER] * (1 - 1 / _SPEED_UP)
     gains = {
-        ACTOR_NODES: both * _over(max(acting, learning)) - 1,
-        LEARNER_NODES: both * _over(both - saved) - 1,
+        ACTOR_NODES: total * _over(max(acting, learning + other)) - 1,
+        LEARNER_NODES: total * _over(total - saved) - 1,
     }
+    included = ", with evaluation" if bottleneck == OTHER else ""
     return BottleneckVerdict(
         bottleneck,
         gains,
-        f"bottleneck: {bottleneck} ({_percent(parts[bottleneck])} of the time; acting takes "
-        f"{_percent(acting)}, learning {_percent(learning)}). "
+        f"bottleneck: {bottleneck} ({_percent(parts[bottleneck])} of the time{included}; acting "
+        f"takes {_percent(acting)}, learning {_percent(learning)}). "
         + _text(gains, core, "An actor with a process of its own"),
     )
 

@@ -82,7 +82,8 @@ def test_one_process_gains_what_acting_and_learning_at_once_brings():
 def test_other_time_of_one_process_does_not_vanish_in_its_gains():
     shares = {"env_step": 0.3, "compute": 0.2, "other": 0.5}
     found = find_bottleneck({"single_process": Group(1, shares)})
-    assert found.gains == {"actor": pytest.approx(5 / 3 - 1), "learner": pytest.approx(0.25)}
+    # The process that learns takes it, with another for acting or a faster update.
+    assert found.gains == {"actor": pytest.approx(1 / 0.7 - 1), "learner": pytest.approx(1 / 9)}
     assert find_bottleneck({"single_process": Group(1, {"other": 1.0})}) is None
 
 
@@ -91,6 +92,33 @@ def test_one_process_is_held_up_by_the_side_that_takes_longer():
     found = find_bottleneck({"single_process": Group(1, {**shares, "other": 0.17})})
     assert found.bottleneck == "environments"
     assert "environments (20 % of the time; acting takes 45 %, learning 38 %)" in found.sentence
+
+
+def test_what_callbacks_take_is_a_part_of_the_learners_time():
+    learner = {"sampling": 0.01, "compute": 0.01, "other": 0.98}
+    found = verdict({"env_step": 0.01, "insert_wait": 0.99}, learner)
+    assert found.bottleneck == "callbacks, saving and reports"
+    assert found.gains == {"actor": 0.0, "learner": pytest.approx(1 / 0.99 - 1)}
+    assert found.sentence == (
+        "bottleneck: callbacks, saving and reports (98 % of the learner's time, which waits for "
+        "samples 0 %; the actors wait for it 99 % of theirs). One more actor: +0 % steps/s; a "
+        "learner twice as fast: +1 % steps/s"
+    )
+    assert verdict({"env_step": 1.0}, {"sample_wait": 0.4, "other": 0.6}).gains == {
+        "actor": pytest.approx(0.5),
+        "learner": 0.0,
+    }
+
+
+def test_what_callbacks_take_may_be_most_of_one_process():
+    shares = {"env_step": 0.01, "compute": 0.02, "other": 0.97}
+    found = find_bottleneck({"single_process": Group(1, shares)})
+    assert found.bottleneck == "callbacks, saving and reports"
+    assert found.sentence == (
+        "bottleneck: callbacks, saving and reports (97 % of the time, with evaluation; acting "
+        "takes 1 %, learning 2 %). An actor with a process of its own: +1 % steps/s; a learner "
+        "twice as fast: +1 % steps/s"
+    )
 
 
 def test_nothing_is_said_of_a_few_updates():
