@@ -64,6 +64,11 @@ class LauncherProcess(NamedTuple):
         process = Process.of(self.pid)
         return process is not None and self.start in (None, process.start)
 
+    def is_same(self, other: "LauncherProcess") -> bool:
+        """Returns whether this is the other process, as far as both are known."""
+        known = [(mine, its) for mine, its in zip(self, other) if mine and its]
+        return all(mine == its for mine, its in known)
+
     @property
     def name(self) -> str:
         """Returns "process 7 on host h1", for messages."""

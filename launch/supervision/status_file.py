@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from distrl.errors import ConfigError
-from distrl.launch.supervision.launcher_process import LauncherProcess, is_locked
+from distrl.launch.supervision.launcher_process import (
+    LauncherProcess,
+    is_locked,
+    launcher_of,
+)
 from distrl.launch.supervision.result import RESULT_FILE, NodeExit
 from distrl.launch.supervision.usage import Usage
 from distrl.runtime.files import read_dict, write_json
@@ -101,23 +105,33 @@ def read_status(run_dir: str, command: str) -> dict[str, Any]:
       command: what needs it, for messages.
 
     Raises:
-      ConfigError: `run_dir` is not the folder of a run that has started, or its program has ended.
+      ConfigError: `run_dir` is not the folder of a run, or its program is starting, or has ended.
     """
     path = Path(run_dir) / FILE_NAME
+    locked = is_locked(Path(run_dir))
+    holder = launcher_of(Path(run_dir)) if locked else None
     if not path.exists():
+        if locked:
+            raise _is_starting(run_dir, holder)
         raise ConfigError(f"{command}: {run_dir}: no {FILE_NAME} there; name the folder of a run")
     status = read_dict(path, lambda data: data.keys() >= {"time", "launcher", "nodes"})
     if status is None:
         raise ConfigError(f"{path} is damaged; a running program writes it again within seconds")
     launcher = launcher_in(status)
+    if holder is not None and not launcher.is_same(holder):  # it is of the program before
+        raise _is_starting(run_dir, holder)
     if launcher.is_elsewhere:  # so is its clock since boot
         status.pop("monotonic", None)
     status.setdefault("monotonic", time.monotonic() - (time.time() - status["time"]))
-    locked = is_locked(Path(run_dir))
     # The launcher of a copied folder may live, but not there.
     if not (locked if launcher.is_elsewhere else launcher.lives and locked is not False):
         raise ConfigError(f"{run_dir}: {_how_it_ended(Path(run_dir), launcher)}")
     return status
+
+
+def _is_starting(run_dir: str, launcher: LauncherProcess | None) -> ConfigError:
+    name = "" if launcher is None else f", {launcher.name},"
+    return ConfigError(f"{run_dir}: its program{name} is starting; it has no nodes yet")
 
 
 def _how_it_ended(run_dir: Path, launcher: LauncherProcess) -> str:

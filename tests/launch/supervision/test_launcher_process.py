@@ -139,6 +139,43 @@ def test_a_program_of_another_host_has_ended_when_its_lock_is_free(tmp_path):
         read_status(str(tmp_path), "status")
 
 
+BEFORE = HERE._replace(pid=1 << 30)  # of no process here
+
+
+@pytest.mark.parametrize("before", [None, BEFORE, *ELSEWHERE.values(), LauncherProcess(1 << 30)])
+def test_a_program_that_starts_has_no_status_of_its_own(locked, before):
+    """It holds the lock; its result is not there, and the status is of the program before."""
+    run = locked(HERE)
+    if before is not None:
+        write_status(run, before, node_host="")
+    starting = f"{run}: its program, {HERE.name}, is starting; it has no nodes yet"
+    for read in (
+        lambda: read_status(str(run), "status"),
+        lambda: stacks(["distrl stacks", str(run)]),
+        lambda: actors(["distrl actors", str(run), "1"]),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            read()
+        assert str(refused.value) == starting
+    write_status(run, HERE, node_host="")
+    assert read_status(str(run), "status")["nodes"]
+
+
+def test_a_lock_that_names_nobody_yet_is_that_of_a_program_that_starts(locked):
+    run = locked(b"")
+    with pytest.raises(ConfigError, match=r"its program is starting; it has no nodes yet$"):
+        read_status(str(run), "status")
+    locked(f"{os.getpid()}\n".encode())  # of an older version
+    write_status(run, HERE, node_host="")
+    assert read_status(str(run), "status")["nodes"]
+
+
+def test_a_folder_that_no_program_runs_in_needs_a_status(tmp_path):
+    (tmp_path / LOCK).touch()
+    with pytest.raises(ConfigError, match=r"no status\.json there; name the folder of a run$"):
+        read_status(str(tmp_path), "status")
+
+
 def test_a_copy_of_the_folder_of_a_running_program_is_not_running(locked, tmp_path_factory):
     run, copy = locked(HERE), tmp_path_factory.mktemp("other") / "copy"
     write_status(run, HERE, node_host="")
