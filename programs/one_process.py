@@ -236,3 +236,9 @@ class SingleProcess:
     ) -> None:
         """Closes the environments, and the connection to the learner's other processes."""
         self._opened.__exit__(kind, error, trace)
+
+
+def nodes_of(experiment: Experiment) -> list[str]:
+    """Returns the nodes of other topologies whose parts are here; their lives are counted too."""
+    actors = [f"actor/{index}" for index in range(experiment.actors.num_actors)]
+    return ["single_process", *actors, "inferencer/0", "evaluator/0"]

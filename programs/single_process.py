@@ -20,7 +20,7 @@ from distrl.metrics.reports import SPENT, Report
 from distrl.population import Evolution
 from distrl.programs.build import Builder
 from distrl.programs.one_process import SingleProcess as SingleProcess  # also under this name
-from distrl.programs.one_process import TaskParts, make_builders
+from distrl.programs.one_process import TaskParts, make_builders, nodes_of
 from distrl.programs.running.evaluating import EvaluationTurns
 from distrl.programs.running.population import LocalMember, check_one_process, make_evolution
 from distrl.programs.running.saving import make_checkpointer
@@ -100,13 +100,27 @@ class _TaskRun:
         )
         self._checkpointer.start(stop)
 
-    def report(self, *reports: Report, judged: bool = True) -> None:
-        """Passes on reports. Args: judged: see `Monitor.report`."""
-        self.monitor.report("single_process", self._number, reports, judged)
+    def report(self, *reports: Report, judged: bool = True, failed: bool = False) -> None:
+        """Passes on reports. Args: judged: see `Monitor.report`. failed: see `report_counts`."""
+        newest = None if failed or not self._learner.version else self._learner_report
+        self.monitor.report("single_process", self._number, reports, newest, judged)
         self._number += 1
 
+    def _learner_report(self) -> Report:
+        """Returns the learner's report with its logs."""
+        report = self._learner.take_report()
+        report["table_size"] = self._parts.replay.info().size
+        report["time"] = current_account().totals()
+        return report
+
     def report_counts(
-        self, acted: Report, *, acting: bool = False, spent: bool = False, logs: bool = False
+        self,
+        acted: Report,
+        *,
+        acting: bool = False,
+        spent: bool = False,
+        logs: bool = False,
+        failed: bool = False,
     ) -> None:
         """Passes on what was done.
 
@@ -114,16 +128,14 @@ class _TaskRun:
           acted: the actor's report.
           acting: it acts on, and has learned nothing since the last report.
           spent: the actor's budget is spent, and there is nothing left to learn from.
-          logs: with the learner's logs, which cost more.
+          logs: with the learner's logs, which cost more; a row of metrics has them anyway.
+          failed: never with the logs: reading them may fail as the run did.
         """
         if acting:  # the next update judges it: when that is does not depend on the time
             self.report(acted, judged=False)
             return
         learner = self._learner
-        counts = learner.take_report() if logs else learner.counts()
-        if logs:
-            counts["table_size"] = self._parts.replay.info().size
-            counts["time"] = current_account().totals()
+        counts = self._learner_report() if logs else learner.counts()
         if spent:
             counts[SPENT] = self._goal.acting_budget
         elsewhere: Report = {
@@ -131,7 +143,7 @@ class _TaskRun:
             "episodes": [],
         }
         self._acted_elsewhere = learner.acted_elsewhere
-        self.report(acted, elsewhere, counts)
+        self.report(acted, elsewhere, counts, failed=failed)
 
     def check(self) -> None:
         """Saves if it is time to; raises what saving raised before."""
@@ -182,7 +194,7 @@ def single_process(
     """
     start_up.begin("imports and settings")
     start = resume_point or ResumePoint()
-    life = 0 if run_dir is None else next_life(run_dir, *_nodes(experiment))
+    life = 0 if run_dir is None else next_life(run_dir, *nodes_of(experiment))
     folders = {
         name: None if run_dir is None else experiment.task_dir(run_dir, name)
         for name in experiment.tasks
@@ -212,7 +224,7 @@ def single_process(
 
         def report_last(_: Any, error: BaseException | None, __: Any) -> None:
             if error is not None:  # it may have come before the report of an update, or of steps
-                training.report()
+                training.report(failed=True)
 
         opened.push(report_last)
         training.run(stop, evolution)

@@ -91,7 +91,12 @@ class Monitor:
         self._writer = writer or MetricsWriter(())
 
     def report(
-        self, node: str, number: int, reports: Sequence[Mapping[str, Any]], judged: bool = True
+        self,
+        node: str,
+        number: int,
+        reports: Sequence[Mapping[str, Any]],
+        newest: Callable[[], Report] | None = None,
+        judged: bool = True,
     ) -> None:
         """Adds a node's reports.
 
@@ -101,6 +106,8 @@ class Monitor:
             dropped, because a remote call may arrive twice.
           reports: from `Actor.take_report`, `Learner.take_report` or `Evaluator.play`; or of
             the node's time; each may have "metrics" of the node, columns named `NODE/NAME`.
+          newest: returns a learner's report with what its counts in `reports` leave out; called
+            when a row is written, so that it has all of the same update. None: they have it.
           judged: whether the run may end with them; else with the next that may.
 
         Raises:
@@ -115,11 +122,15 @@ class Monitor:
             self._own.update(own)
             for kind, report in zip(kinds, reports):
                 self._add(node, number >> _LIFE_BITS, kind, dict(report))
-            if time.monotonic() - self._last_line[0] >= self._interval:
+            line = time.monotonic() - self._last_line[0] >= self._interval
+            row, status = line or self._writer.is_due(self._acted), self._status.is_due
+            if newest is not None and (row or status):
+                self._add(node, number >> _LIFE_BITS, LEARNED, newest())
+            if line:
                 self.line()
-            elif self._writer.is_due(self._acted):
+            elif row:
                 self._write(self.snapshot())
-            elif self._status.is_due:
+            elif status:
                 self._status.write(self._with_clock(self.snapshot()))
             if judged:
                 self._judge()

@@ -92,6 +92,30 @@ def test_a_long_wait_for_an_update_is_told(tmp_path, monkeypatch):
     assert any(re.fullmatch(told, line) for line in lines), lines
 
 
+class Logs(Callback):
+    """Notes the steps checked so far, by update."""
+
+    def __init__(self):
+        self.checked = {}
+
+    def on_update(self, update):
+        self.checked[update.learner_steps] = int(update.logs["checked"])
+
+
+def test_a_row_has_the_logs_and_lags_of_its_last_update(tmp_path, monkeypatch):
+    """Also when the logs are not due: reading them costs more than counting."""
+    monkeypatch.setattr(program, "_REPORT_S", 1e9)
+    logs = Logs()
+    made = experiment(CountingEnvironment, goal=Goal(max_learner_steps=80), callbacks=[logs])
+    run(made, tmp_path)
+    with open(tmp_path / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    steps = [int(row["learner_steps"]) for row in rows]
+    assert len(set(steps)) > 5 and steps[-1] == 80
+    assert [int(float(row["checked"])) for row in rows] == [logs.checked[step] for step in steps]
+    assert all(row["policy_lag_max"] for row in rows)
+
+
 def test_a_run_that_cannot_save(tmp_path):
     (tmp_path / "params.npz").mkdir()
     with pytest.raises(SaveError, match=r"environment steps, but could not save params\.npz: Is"):
