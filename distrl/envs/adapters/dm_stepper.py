@@ -21,20 +21,24 @@ class DmStepper:
     def __init__(self, env: Any):
         """Args: env: the environment."""
         self._env = env
-        self._read = spaces.dm_reader(env.observation_spec(), "observation")
+        env_info = env.env_info_spec() if hasattr(env, "env_info_spec") else {}
+        self._spec = specs.EnvironmentSpec(
+            spaces.dm_spec(env.observation_spec(), "observation"),
+            spaces.dm_spec(env.action_spec(), "action"),
+            dm_specs.Array(env.reward_spec().shape, np.float32, "reward"),
+            {name: spaces.dm_spec(spec, name) for name, spec in env_info.items()} or (),
+            int(getattr(env, "reward_delay", 0)),
+        )
+        self._read = spaces.dm_reader(self._spec.observation, "observation")
+        self._read_info = (
+            spaces.dm_reader(self._spec.env_info, "env_info") if self._spec.env_info else None
+        )
+        self._read_reward = spaces.leaf_reader(self._spec.reward, "reward")
         self._write = spaces.dm_writer(env.action_spec())
-        self._declares_info = hasattr(env, "env_info_spec") and bool(env.env_info_spec())
 
     def spec(self) -> specs.EnvironmentSpec:
         """Returns the spec without wrappers; float32 and int32 in the place of 64 bits."""
-        env_info = self._env.env_info_spec() if self._declares_info else {}
-        return specs.EnvironmentSpec(
-            spaces.dm_spec(self._env.observation_spec(), "observation"),
-            spaces.dm_spec(self._env.action_spec(), "action"),
-            dm_specs.Array(self._env.reward_spec().shape, np.float32, "reward"),
-            {name: spaces.dm_spec(spec, name) for name, spec in env_info.items()} or (),
-            int(getattr(self._env, "reward_delay", 0)),
-        )
+        return self._spec
 
     def reset(self) -> Step:
         """See `Stepper`."""
@@ -44,15 +48,20 @@ class DmStepper:
     def step(self, action: Nest) -> Step:
         """See `Stepper`."""
         step = self._env.step(self._write(action))
-        return self._convert(step, step.reward, step.discount)
+        reward = step.reward
+        if type(reward) is not float:
+            reward = self._read_reward(reward)
+        return self._convert(step, reward, step.discount)
 
     def close(self) -> None:
         """See `Stepper`."""
         self._env.close()
 
     def _convert(self, step: Any, reward: Any, discount: Any) -> Step:
-        observation = step.observation if self._read is None else self._read(step.observation)
-        env_info: Any = self._env.env_info() if self._declares_info else ()
-        if "success" in (env_info or ()):
-            specs.success_code(env_info["success"], "env_info's success")
+        env_info: Any = ()
+        if self._read_info is not None:
+            env_info = self._read_info(self._env.env_info())
+            if "success" in env_info:
+                specs.success_code(env_info["success"], "env_info's success")
+        observation = self._read(step.observation)
         return Step(int(step.step_type), reward, discount, observation, env_info)

@@ -51,7 +51,8 @@ class GymStepper:
         self.inherits_reward = not (
             hasattr(type(env), "reward_space") or "reward_space" in getattr(env, "__dict__", ())
         )
-        self._vector = bool(self._reward_shape)
+        reward_spec = dm_specs.Array(self._reward_shape, np.float32, "reward")
+        self._read_reward = spaces.leaf_reader(reward_spec, "reward") if reward_shape else _number
         self.reports_success = bool(attribute(env, "reports_success", False))
         self._info = InfoReader(attribute(env, "info_space", None), success)
         self._any_info = bool(self._info.spec)
@@ -83,10 +84,8 @@ class GymStepper:
                 f"a {type(answer).__name__}; {_OLD_GYM}"
             )
         observation, info = answer
-        if self._read is not None:
-            observation = self._read(observation)
         env_info = self._info(info, True) if self._any_info else ()
-        return Step(StepType.FIRST, 0.0, 1.0, observation, env_info)
+        return Step(StepType.FIRST, 0.0, 1.0, self._read(observation), env_info)
 
     def step(self, action: Nest) -> Step:
         """See `Stepper`."""
@@ -99,11 +98,10 @@ class GymStepper:
                 "step: expected (observation, reward, terminated, truncated, info), as "
                 f"gymnasium's environments give it, got {got}; {_OLD_GYM}"
             ) from error
-        if self._read is not None:
-            observation = self._read(observation)
+        observation = self._read(observation)
         env_info = self._info(info, False) if self._any_info else ()
-        if not self._vector:
-            reward = _number(reward)
+        if type(reward) is not float:
+            reward = self._read_reward(reward)
         if terminated:
             return Step(StepType.LAST, reward, 0.0, observation, env_info)
         kind = StepType.LAST if truncated else StepType.MID

@@ -40,7 +40,7 @@ class InfoReader:
         success: keep `success`, from the keys `success` or `is_success`.
         """
         self._success, self.has_seen_success = success, False
-        self._readers: dict[str, tuple[spaces.Reader | None, Any]] = {}
+        self._readers: dict[str, tuple[spaces.Reader, Any]] = {}
         declared: dict[str, Any] = {"success": _SUCCESS} if success else {}
         if info_space is not None:
             named = spaces.space_spec(info_space, "info_space")
@@ -76,5 +76,5 @@ class InfoReader:
                     raise SpecError(f"info: expected {name!r}, as info_space declares, at a step")
                 env_info[name] = empty
             else:
-                env_info[name] = info[name] if read is None else read(info[name])
+                env_info[name] = read(info[name])
         return env_info

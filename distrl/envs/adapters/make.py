@@ -1,6 +1,8 @@
 """Steppers of environments of any library, and their specs."""
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -19,7 +21,7 @@ from distrl.envs.adapters.conform import (
 )
 from distrl.envs.adapters.dm_stepper import DmStepper
 from distrl.envs.adapters.gym_stepper import GymStepper
-from distrl.envs.adapters.stepper import Step, Stepper
+from distrl.envs.adapters.stepper import Stepper
 from distrl.envs.adapters.wrappers import WrapperConfig, wrap, wrapped_spec
 from distrl.errors import SpecError
 from distrl.types import Nest, StepType
@@ -69,16 +71,27 @@ def environment_spec(
         raw = adapter.spec()
         spec = wrapped_spec(raw, wrappers)
         stepper = wrap(adapter, spec, wrappers)
-        first = stepper.reset()
-        second = stepper.step(any_action(spec.action))
-        if (
-            isinstance(adapter, GymStepper)
-            and adapter.inherits_reward
-            and not np.ndim(second.reward)
-        ):
-            # A wrapper may make one number of the vector that is declared inside it.
-            spec = spec._replace(reward=dm_specs.Array((), np.float32, "reward"))
-        _check(first, second, spec, name, check_finite)
+        check_observation = NestCheck("observation", spec.observation, check_finite)
+        check_info = NestCheck("env_info", spec.env_info, check_finite)
+        with _naming(name, "first"):
+            first = stepper.reset()
+            check_observation(first.observation)
+            check_info(first.env_info)
+            check_first(first.step_type)
+        with _naming(name, "second"):
+            second = stepper.step(any_action(spec.action))
+            check_observation(second.observation)
+            check_info(second.env_info)
+            if second.discount != 1 or second.step_type != StepType.MID:
+                check_last(second.step_type, second.discount)
+            if (
+                isinstance(adapter, GymStepper)
+                and adapter.inherits_reward
+                and not np.ndim(second.reward)
+            ):
+                # A wrapper may make one number of the vector that is declared inside it.
+                spec = spec._replace(reward=dm_specs.Array((), np.float32, "reward"))
+            RewardCheck(spec.reward, check_finite)(second.reward)
         if isinstance(adapter, GymStepper) and not (
             adapter.reports_success or adapter.has_seen_success
         ):
@@ -92,24 +105,13 @@ def environment_spec(
             LOG.exception("%s: closing it raised", name)
 
 
-def _check(
-    first: Step, second: Step, spec: specs.EnvironmentSpec, name: str, check_finite: bool
-) -> None:
-    """Raises SpecError if the first two steps are not what a pool's worker takes."""
-    observation = NestCheck("observation", spec.observation, check_finite)
-    env_info = NestCheck("env_info", spec.env_info, check_finite)
-    for step, which in ((first, "first"), (second, "second")):
-        try:
-            observation(step.observation)
-            env_info(step.env_info)
-            if step is first:
-                check_first(step.step_type)
-                continue
-            if step.discount != 1 or step.step_type != StepType.MID:
-                check_last(step.step_type, step.discount)
-            RewardCheck(spec.reward, check_finite)(step.reward)
-        except SpecViolation as violation:
-            raise SpecError(f"{name}: {which} {violation}") from None
+@contextlib.contextmanager
+def _naming(name: str, which: str) -> Iterator[None]:
+    """Names the environment and the step in the message of a SpecViolation."""
+    try:
+        yield
+    except SpecViolation as violation:
+        raise SpecError(f"{name}: {which} {violation}") from None
 
 
 def any_action(spec: Nest, *leading: int) -> Nest:

@@ -11,8 +11,8 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.envs.adapters.conform import LeafCheck
-from distrl.errors import ConfigError, SpecError
+from distrl.envs.adapters.conform import LeafCheck, SpecViolation
+from distrl.errors import ConfigError
 from distrl.types import Nest
 
 Reader = Callable[[Any], Nest]  # the environment's value -> distrl's
@@ -24,6 +24,8 @@ _NARROW = {
     np.dtype(np.uint64): np.dtype(np.uint32),
 }
 _LARGEST = np.finfo(np.float32).max
+# The usual types of arrays and numbers: to look for one takes less time than `isinstance`.
+_USUAL = (np.ndarray, int, float, np.int64, np.float64, np.int32, np.float32)
 _KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 
 
@@ -125,16 +127,20 @@ def starts(space: Any) -> Nest:
     return int(getattr(space, "start", 0)) if kind == "Discrete" else 0
 
 
-def reader(space: Any, where: str) -> Reader | None:
-    """Returns the conversion of a gymnasium space's values to distrl's; None if there is none.
+def reader(space: Any, where: str) -> Reader:
+    """Returns the conversion of a gymnasium space's values to distrl's.
 
-    It raises SpecError for numbers that a MultiDiscrete or MultiBinary lacks: its spec is that of a
-    Box of integers, whose bounds are not checked.
+    What it returns has the structure of `space_spec`, with an array or a number at each leaf, of
+    which a list makes one. Their shapes and dtypes are left to be checked.
+
+    It raises SpecViolation for another structure, for what no array can be made of, and for
+    numbers that a MultiDiscrete or MultiBinary lacks: its spec is that of a Box of integers, whose
+    bounds are not checked.
     """
     kind = _kind(space)
-    if kind == "Discrete":
-        start = int(getattr(space, "start", 0))
-        return (lambda value: value - start) if start else None
+    if kind == "Discrete" and getattr(space, "start", 0):
+        start = int(space.start)
+        return lambda value: value - start
     if kind in ("MultiDiscrete", "MultiBinary"):
         return _bounded_reader(space, where)
     if kind == "Dict":
@@ -142,18 +148,40 @@ def reader(space: Any, where: str) -> Reader | None:
         return _dict_reader(parts, where)
     if kind == "Tuple":
         rows = [reader(v, f"{where}[{i}]") for i, v in enumerate(space.spaces)]
-        return _tuple_reader(rows, tuple) or tuple  # a list is taken too
-    return None
+        return _tuple_reader(rows, tuple, where)
+    return leaf_reader(space_spec(space, where), where)
 
 
-def dm_reader(spec: Any, where: str) -> Reader | None:
-    """Returns the conversion of dm_env values to distrl's; None if there is none."""
+def dm_reader(spec: Any, where: str) -> Reader:
+    """Returns the conversion of dm_env values to distrl's; see `reader`.
+
+    Args:
+      spec: nest of specs: the environment's, or what `dm_spec` makes of them.
+      where: name of the value, for messages.
+    """
     if isinstance(spec, Mapping):
         return _dict_reader({k: dm_reader(v, f"{where}[{k!r}]") for k, v in spec.items()}, where)
     if isinstance(spec, (list, tuple)):
         parts = [dm_reader(v, f"{where}[{i}]") for i, v in enumerate(spec)]
-        return _tuple_reader(parts, getattr(type(spec), "_make", type(spec)))
-    return None
+        return _tuple_reader(parts, getattr(type(spec), "_make", type(spec)), where)
+    return leaf_reader(spec, where)
+
+
+def leaf_reader(spec: Any, where: str) -> Reader:
+    """Returns the conversion of one value to an array; arrays and numbers stay as they are.
+
+    Args:
+      spec: its spec.
+      where: name of the value, for messages.
+    """
+    array = LeafCheck(where, spec, False).array
+
+    def read(value: Any) -> Any:
+        if type(value) in _USUAL or isinstance(value, (np.generic, np.ndarray, bool)):
+            return value
+        return array(value)
+
+    return read
 
 
 def writer(space: Any, where: str) -> Writer:
@@ -217,22 +245,30 @@ def _bounded_reader(space: Any, where: str) -> Reader:
     return read
 
 
-def _dict_reader(parts: Mapping[str, Reader | None], where: str) -> Reader:
+def _dict_reader(parts: Mapping[str, Reader], where: str) -> Reader:
     """Returns a reader of mappings, which must have exactly the declared names."""
+    items, names = list(parts.items()), set(parts)
 
     def read(value: Any) -> Nest:
-        if len(value) != len(parts) or not all(name in value for name in parts):
-            raise SpecError(f"{where}: expected the names {sorted(parts)}, got {sorted(value)}")
-        return {
-            name: value[name] if part is None else part(value[name]) for name, part in parts.items()
-        }
+        if not hasattr(value, "keys") or value.keys() != names:
+            got = sorted(value, key=str) if hasattr(value, "keys") else f"a {type(value).__name__}"
+            raise SpecViolation(f"{where}: expected the names {sorted(parts)}, got {got}")
+        return {name: part(value[name]) for name, part in items}
 
     return read
 
 
-def _tuple_reader(parts: list[Reader | None], make: Callable[[Any], Any]) -> Reader | None:
-    if not any(parts):
-        return None
-    return lambda value: make(
-        v if part is None else part(v) for part, v in zip(parts, value, strict=True)
-    )
+def _tuple_reader(parts: list[Reader], make: Callable[[Any], Any], where: str) -> Reader:
+    """Returns a reader of sequences, which must have as many parts as declared."""
+    size = len(parts)
+
+    def read(value: Any) -> Nest:
+        try:
+            right = len(value) == size
+        except TypeError:
+            right = False
+        if not right:
+            raise SpecViolation(f"{where}: expected a tuple of {size}, got {value!r:.200}")
+        return make([part(v) for part, v in zip(parts, value)])
+
+    return read

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from distrl import specs
+from distrl.envs.adapters import spaces
 from distrl.envs.adapters.stepper import Step
 from distrl.envs.multi_agent.joint import AgentStep, JointSpec, JointSteps
 from distrl.errors import SpecError
@@ -90,6 +91,13 @@ class ControlFlowStepper:
         self._control = control
         self.joint_spec = JointSpec(dict(control.agents()))
         self._joint = JointSteps(self.joint_spec)
+        self._read = {
+            agent: (
+                spaces.dm_reader(spec.observation, f"observation of {agent}"),
+                spaces.dm_reader(spec.env_info, f"env_info of {agent}") if spec.env_info else None,
+            )
+            for agent, spec in self.joint_spec.agents.items()
+        }
         self._episode: Episode | None = None
         self._waiting: collections.deque[AgentStep] = collections.deque()
         self._request: list[Act | End] = []  # what the generator waits for
@@ -170,7 +178,9 @@ class ControlFlowStepper:
         elif not opened:
             self._open.add(part.agent)
             kind, reward = StepType.FIRST, 0.0
-        return AgentStep(part.agent, kind, reward, discount, part.observation, part.env_info)
+        read, read_info = self._read[part.agent]
+        env_info = () if read_info is None else read_info(part.env_info)
+        return AgentStep(part.agent, kind, reward, discount, read(part.observation), env_info)
 
     def _joint_step(self, step_type: int) -> Step:
         """Returns the waiting time steps up to the first agent's second one."""

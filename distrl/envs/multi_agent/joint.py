@@ -171,6 +171,8 @@ class AgentConversion:
     Attributes:
       spec: the agent's spec.
       info: reads the agent's info.
+      read: converts its observations.
+      write: converts its actions.
     """
 
     def __init__(self, agent: str, observation_space: Any, action_space: Any, info: InfoReader):
@@ -187,9 +189,5 @@ class AgentConversion:
             observation_start=spaces.starts(observation_space),
             action_start=spaces.starts(action_space),
         )
-        self._read = spaces.reader(observation_space, f"observation of {agent}")
+        self.read = spaces.reader(observation_space, f"observation of {agent}")
         self.write = spaces.writer(action_space, f"action of {agent}")
-
-    def read(self, observation: Any) -> Nest:
-        """Returns an observation in the form of the spec."""
-        return observation if self._read is None else self._read(observation)
