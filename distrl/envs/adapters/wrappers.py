@@ -205,8 +205,9 @@ class ActionRepeat(_Wrapper):
         """See `Stepper`."""
         reward: Any = 0.0
         time_steps = 0
-        for _ in range(self._repeats):
-            step = self._stepper.step(action)
+        for left in range(self._repeats - 1, -1, -1):
+            # Whoever gets an action may change it in place.
+            step = self._stepper.step(_copied(action) if left else action)
             reward = reward + step.reward
             time_steps += (step.env_info or {}).get("time_steps", 1)
             if step.step_type == StepType.LAST:
@@ -247,6 +248,14 @@ class StackFrames(_Wrapper):
         else:
             self._stack = push(self._stack, new)
         return step._replace(observation=self._stack)
+
+
+def _copied(action: Nest) -> Nest:
+    if type(action) is np.ndarray:
+        return action.copy()
+    if isinstance(action, (dict, list, tuple)):
+        return jax.tree.map(lambda leaf: leaf.copy(), action)
+    return action  # a number, which nobody can change
 
 
 def _bounds(spec: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -98,6 +98,23 @@ def test_action_repeat_of_vectors_and_of_counted_steps():
     assert step.env_info["time_steps"] == 10
 
 
+@pytest.mark.parametrize(
+    "nest", [lambda action: action, lambda action: {"a": (action, np.int32(1))}]
+)
+def test_every_repeat_gets_the_action_whatever_was_done_to_the_one_before(nest):
+    class Doubling(Script):
+        def step(self, action):
+            array = action if isinstance(action, np.ndarray) else action["a"][0]
+            super().step(array.copy())
+            array *= 2
+            return Step(MID, 0.0, 1.0, 0.0)
+
+    stepper = ActionRepeat(script := Doubling(), 3)
+    stepper.reset()
+    stepper.step(nest(np.ones(2)))
+    np.testing.assert_array_equal(script.actions, np.ones((3, 2)))
+
+
 def test_the_limit_counts_the_environments_own_steps():
     """The order of WrapperConfig: a limit of 5 within repeats of 2 gives steps of 2, 2 and 1."""
     config = WrapperConfig(max_episode_steps=5, action_repeat=2)
