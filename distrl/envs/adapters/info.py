@@ -59,10 +59,13 @@ class InfoReader:
           first: at an episode's FIRST, where what is missing is 0: infos of resets are often empty.
 
         Raises:
-          SpecError: a step's info lacks a declared name, or `success` is none.
+          SpecError: the info is none, a step's lacks a declared name, or `success` is none.
         """
         if self.spec == ():
             return ()
+        if type(info) is not dict and not isinstance(info, Mapping):
+            where = "reset" if first else "step"
+            raise SpecError(f"{where}: expected a dict as info, got a {type(info).__name__}")
         env_info: dict[str, Any] = {}
         if self._success:
             env_info["success"] = np.int8(-1)

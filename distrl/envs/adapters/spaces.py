@@ -44,10 +44,12 @@ def space_spec(space: Any, where: str) -> Nest:
       where: name of the value, for messages, e.g. "observation".
 
     Raises:
-      ConfigError: the space's values have no fixed shape (Text, Sequence, Graph, OneOf).
+      ConfigError: the space's values have no fixed shape (Text, Sequence, Graph, OneOf), or the
+        names of a Dict have no order.
     """
     kind = _kind(space)
     if kind == "Dict":
+        _check_names(space.spaces, where)
         return {k: space_spec(v, f"{where}[{k!r}]") for k, v in space.spaces.items()}
     if kind == "Tuple":
         return tuple(space_spec(v, f"{where}[{i}]") for i, v in enumerate(space.spaces))
@@ -71,9 +73,10 @@ def dm_spec(spec: Any, where: str) -> Nest:
     """Returns a nest of dm_env specs with dtypes that distrl computes with.
 
     Raises:
-      ConfigError: a leaf is not an array.
+      ConfigError: a leaf is not an array, or the names of a mapping have no order.
     """
     if isinstance(spec, Mapping):
+        _check_names(spec, where)
         return {k: dm_spec(v, f"{where}[{k!r}]") for k, v in spec.items()}
     if isinstance(spec, (list, tuple)):
         parts = [dm_spec(v, f"{where}[{i}]") for i, v in enumerate(spec)]
@@ -220,6 +223,15 @@ def dm_writer(spec: Any) -> Writer:
 def _kind(space: Any) -> str:
     names = [base.__name__ for base in type(space).__mro__]
     return next((kind for kind in _KINDS if kind in names), "")
+
+
+def _check_names(mapping: Mapping[Any, Any], where: str) -> None:
+    try:
+        sorted(mapping)
+    except TypeError:
+        raise ConfigError(
+            f"{where}: the names of a dict must be of one type, such as str, got {list(mapping)}"
+        ) from None
 
 
 def _discrete(num_values: int, name: str) -> dm_specs.DiscreteArray:

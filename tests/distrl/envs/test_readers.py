@@ -8,7 +8,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.envs import PythonEnvironment, WrapperConfig
 from distrl.envs.multi_agent.control_flow import Act, ControlFlow, ControlFlowStepper, End
-from distrl.errors import SpecError
+from distrl.errors import ConfigError, SpecError
 
 gymnasium = pytest.importorskip("gymnasium")
 spaces = gymnasium.spaces
@@ -148,3 +148,25 @@ def test_what_is_no_array_is_named_by_its_place(given, said, frames):
     builder = counting(observation_space=spaces.Dict({"x": BOX}), see=lambda self, t: given)
     with pytest.raises(SpecError, match=f"^Some: first observation{said}"):
         PythonEnvironment(builder, wrappers=WrapperConfig(frame_stack=frames)).spec()
+
+
+@pytest.mark.parametrize("given", [3, (1,), (1, 0, 1)])
+def test_what_is_no_tuple_of_the_parts_is_refused(given):
+    space = spaces.Tuple((spaces.Discrete(2, start=1), spaces.Discrete(2)))
+    builder = counting(observation_space=space, see=lambda self, t: given)
+    with pytest.raises(SpecError, match=r"^Some: first observation: expected a tuple of 2, got "):
+        PythonEnvironment(builder).spec()
+
+
+def test_names_of_several_types_are_refused():
+    space = spaces.Dict({1: BOX, "a": BOX})
+    with pytest.raises(ConfigError, match=r"^observation: the names .* of one type.*\[1, 'a'\]"):
+        PythonEnvironment(counting(observation_space=space)).spec()
+    builder = type("Mixed", (DmCounting,), {"observation_spec": lambda self: {1: None, "a": None}})
+    with pytest.raises(ConfigError, match=r"^observation: the names"):
+        PythonEnvironment(builder).spec()
+
+
+def test_an_info_that_is_none_is_refused():
+    with pytest.raises(SpecError, match=r"^step: expected a dict as info, got a NoneType$"):
+        PythonEnvironment(counting(see=lambda self, t: [0.0, t], info=None)).spec()
