@@ -51,6 +51,11 @@ class _Member(NamedTuple):
     points: npt.NDArray[np.float64]
 
     @property
+    def begin(self) -> float:
+        """The first x."""
+        return float(self.points[0, 0])
+
+    @property
     def end(self) -> float:
         """The last x."""
         return float(self.points[-1, 0])
@@ -93,7 +98,8 @@ def make_curves(
 ) -> list[Curve]:
     """Returns a curve for each group of runs whose settings are the same but for the seed.
 
-    A run of several policies counts as one for each. A curve ends where its shortest run does.
+    A run of several policies counts as one for each. A curve begins where all its runs have, and
+    ends where the shortest does.
 
     Args:
       runs: the runs; those with fewer than two rows are left out.
@@ -115,16 +121,43 @@ def make_curves(
         raise ConfigError(f"plot: no run has two rows with {x} and {y}")
     labels = _labels([members[0].run for members in groups.values()])
     curves = []
-    for label, members in zip(labels, groups.values(), strict=True):
+    for label, group in zip(labels, groups.values(), strict=True):
+        members = _overlapping(label, group, x, say)
         _check_ends(label, members, x, say)
         seeds = _seeds(label, members, say)
         tables = [member.points for member in members]
-        begin, end = max(t[0, 0] for t in tables), min(t[-1, 0] for t in tables)
-        grid = np.linspace(begin, max(begin, end), _POINTS)
+        grid = np.linspace(*_common(members), _POINTS)
         each = np.stack([np.interp(grid, table[:, 0], table[:, 1]) for table in tables])
         spread = each.mean(0), each.min(0), each.max(0)
         curves.append(Curve(label, grid, *spread, len(tables), len(seeds)))
     return curves
+
+
+def _common(members: Sequence[_Member]) -> tuple[float, float]:
+    """Returns the x that all have begun at, and that none ends before."""
+    return max(member.begin for member in members), min(member.end for member in members)
+
+
+def _overlapping(
+    label: str, members: Sequence[_Member], x: str, say: Callable[[str], None]
+) -> list[_Member]:
+    """Returns the runs without those that have no x in common with others, and tells of these.
+
+    Of those that are too short and those that begin too late, the fewer are left out.
+    """
+    left = list(members)
+    while (common := _common(left))[0] > common[1]:
+        begin, end = common
+        short = [member for member in left if member.end < begin]
+        late = [member for member in left if member.begin > end]
+        out = short if len(short) <= len(late) else late
+        for member in out:
+            left.remove(member)
+            say(
+                f"{label}: {member.run.run_dir} is left out: its {x}, {member.begin:,.10g} to "
+                f"{member.end:,.10g}, does not overlap with that of other runs"
+            )
+    return left
 
 
 def _points(run: Run, x: str, y: str) -> npt.NDArray[np.float64]:

@@ -338,6 +338,35 @@ def test_a_plot_takes_what_a_run_has_done_again(tmp_path, rows, ends):
 
 
 @pytest.mark.parametrize(
+    ("ranges", "out"),
+    [
+        ([(100, 500), (2000, 4000)], [0]),
+        ([(100, 500), (200, 600), (2000, 4000)], [2]),
+        ([(100, 500), (2000, 4000), (2100, 5000)], [0]),
+        ([(10, 20), (30, 45), (40, 60), (42, 50)], [0]),
+        ([(100, 500), (500, 600)], []),  # they have one point in common
+    ],
+)
+def test_a_plot_leaves_out_runs_whose_x_does_not_overlap(tmp_path, ranges, out):
+    paths = [make_run(tmp_path / f"r{k}", seed=k) for k in range(len(ranges))]
+    for path, (begin, end) in zip(paths, ranges):
+        write_rows(path, ("env_steps", "mean_return"), [(begin, begin), (end, end)])
+    lines = []
+    (curve,) = plot.make_curves(map(load_run, paths), "env_steps", "mean_return", lines.append)
+    kept = [each for k, each in enumerate(ranges) if k not in out]
+    assert (curve.x[0], curve.x[-1]) == (max(b for b, _ in kept), min(e for _, e in kept))
+    np.testing.assert_allclose(curve.mean, curve.x)  # no run has a value elsewhere than its own
+    np.testing.assert_allclose(curve.least, curve.most)
+    assert curve.num_runs == curve.num_seeds == len(kept)
+    left_out = [
+        f"{curve.label}: {paths[k]} is left out: its env_steps, {ranges[k][0]:,} to "
+        f"{ranges[k][1]:,}, does not overlap with that of other runs"
+        for k in out
+    ]
+    assert [line for line in lines if "left out" in line] == left_out
+
+
+@pytest.mark.parametrize(
     ("command", "function"),
     [("plot", plot.plot), ("compare", compare.compare), ("eval", evaluate.evaluate_run)],
 )
