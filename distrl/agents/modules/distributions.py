@@ -149,8 +149,18 @@ class Joint:
     """
 
     def __init__(self, spec: Nest):
+        """Args: spec: of the action.
+
+        Raises:
+          ConfigError: two parts have one name, or a part has no distribution; see `for_action`.
+        """
         parts, self._structure = jax.tree_util.tree_flatten_with_path(spec, is_leaf=specs.is_spec)
         self.names = tuple(specs.path_name(path) for path, _ in parts)
+        same = [name for i, name in enumerate(self.names) if name in self.names[:i]]
+        if same:  # their random numbers come from their names
+            raise ConfigError(
+                f"action: two of its parts are called {same[0]!r}, since a key has a dot; rename it"
+            )
         self.parts: Sequence[Any] = [
             _for_leaf(leaf, f"action.{name}")
             for name, (_, leaf) in zip(self.names, parts, strict=True)
@@ -205,7 +215,7 @@ def for_action(spec: Nest) -> Distribution:
     """Returns the distribution for an action spec: of an array, or of a nest of them.
 
     Raises:
-      ConfigError: a leaf is of unbounded integers, or of too many values.
+      ConfigError: a leaf is of unbounded integers, or of too many values, or two have one name.
     """
     if specs.is_spec(spec):
         return _for_leaf(spec, "action")

@@ -174,6 +174,7 @@ def test_each_element_has_the_bounds_that_it_has():
         dm_specs.BoundedArray((2,), np.int32, 0, 2**30),
         dm_specs.Array((2,), np.int32),
         {"a": dm_specs.DiscreteArray(2), "b": dm_specs.Array((2,), np.int32)},
+        {"a.b": dm_specs.DiscreteArray(2), "a": {"b": dm_specs.DiscreteArray(2)}},
         {},
     ],
 )
