@@ -21,7 +21,7 @@ from typing import NamedTuple
 import jax
 
 from distrl import presets
-from distrl.programs.one_process import SingleProcess
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.runtime.time_account import OTHER, TimeAccount, use_account
 
 _LIMIT = 1.01

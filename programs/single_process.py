@@ -7,160 +7,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from distrl.actor import ActorLoop
-from distrl.checkpointing.checkpointer import Checkpointer
 from distrl.checkpointing.generations import ClockGenerations, Generations, when_all
-from distrl.checkpointing.resume_point import ResumePoint, monitor_states, note_resumed
-from distrl.errors import SaveError, Stopped
+from distrl.checkpointing.resume_point import ResumePoint, monitor_states
+from distrl.errors import Stopped
 from distrl.experiment import Experiment
 from distrl.goal import joined
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
-from distrl.metrics.monitor import Monitor, first_number
-from distrl.metrics.reports import SPENT, Report
+from distrl.metrics.reports import Report
 from distrl.population import Evolution
-from distrl.programs.build import Builder
-from distrl.programs.one_process import SingleProcess as SingleProcess  # also under this name
-from distrl.programs.one_process import TaskParts, make_builders, nodes_of
 from distrl.programs.running.evaluating import EvaluationTurns
 from distrl.programs.running.population import LocalMember, check_one_process, make_evolution
-from distrl.programs.running.saving import make_checkpointer
 from distrl.programs.running.update_wait import UpdateWait
+from distrl.programs.single_process_parts import SingleProcess, make_builders, nodes_of
+from distrl.programs.single_process_task import TaskRun
 from distrl.runtime import start_up
 from distrl.runtime.incarnations import next_life
-from distrl.runtime.time_account import OTHER, current_account, in_state
+from distrl.runtime.time_account import OTHER, in_state
 
 _REPORT_S = 0.2  # between two reports
-
-
-class _TaskRun:
-    """The counts of one task on their way to its monitor, and its checkpoints.
-
-    Attributes:
-      monitor: adds them up.
-      ending: the reason for the task's end, and whether its goal was reached; None: not yet.
-    """
-
-    def __init__(self, builder: Builder, run_dir: Path | None, life: int):
-        """Args: builder: of the task. run_dir: its folder. life: of this process."""
-        self.ending: tuple[str, bool] | None = None
-        self._goal = builder.task.goal
-        self._number, self._acted_elsewhere = first_number(life), 0
-        self._checkpointer: Checkpointer | None = None
-        self.monitor: Monitor = builder.make_monitor(self._end, run_dir)
-
-    def _end(self, reason: str, reached: bool) -> None:
-        self.ending = reason, reached
-
-    def start(
-        self,
-        parts: TaskParts,
-        actor: ActorLoop,
-        run_dir: Path | None,
-        resume_point: ResumePoint,
-        give_up: Callable[[], None],
-        stop: threading.Event,
-        state: dict[str, Any] | None,
-        generations: Generations | None,
-    ) -> None:
-        """Loads the counts to resume from, and begins to save.
-
-        Args:
-          parts: of the task.
-          actor: acts for it; it has made no step yet.
-          run_dir: the run folder.
-          resume_point, give_up, stop: see `single_process`.
-          state: the monitor's state to resume from; None: there is none.
-          generations: numbers the checkpoint generations of several tasks.
-        """
-        self._parts, self._learner = parts, parts.learner
-        if run_dir is None:
-            return
-        if state is not None:
-            self.monitor.restore(state)
-            parts.resumed["monitor"] = self.monitor.state()
-            folder = parts.builder.experiment.task_dir(run_dir, parts.builder.task.name)
-            for part, facts in parts.resumed.items():
-                note_resumed(folder, part, facts)
-        before, learner = (self.monitor.acted, self.monitor.episodes), self._learner
-
-        def counts() -> dict[str, int]:  # of this moment, not of the last report
-            steps = before[0] + actor.acted + learner.acted_elsewhere
-            return {"env_steps_acted": steps, "episodes": before[1] + actor.episodes}
-
-        self._checkpointer = make_checkpointer(
-            parts.builder,
-            run_dir,
-            parts.learner,
-            parts.replay,
-            self.monitor.state,
-            resume_point,
-            give_up,
-            generations=generations,
-            at_least=counts,
-        )
-        self._checkpointer.start(stop)
-
-    def report(self, *reports: Report, judged: bool = True, failed: bool = False) -> None:
-        """Passes on reports. Args: judged: see `Monitor.report`. failed: see `report_counts`."""
-        newest = None if failed or not self._learner.version else self._learner_report
-        self.monitor.report("single_process", self._number, reports, newest, judged)
-        self._number += 1
-
-    def _learner_report(self) -> Report:
-        """Returns the learner's report with its logs."""
-        report = self._learner.take_report()
-        report["table_size"] = self._parts.replay.info().size
-        report["time"] = current_account().totals()
-        return report
-
-    def report_counts(
-        self,
-        acted: Report,
-        *,
-        acting: bool = False,
-        spent: bool = False,
-        logs: bool = False,
-        failed: bool = False,
-    ) -> None:
-        """Passes on what was done.
-
-        Args:
-          acted: the actor's report.
-          acting: it acts on, and has learned nothing since the last report.
-          spent: the actor's budget is spent, and there is nothing left to learn from.
-          logs: with the learner's logs, which cost more; a row of metrics has them anyway.
-          failed: never with the logs: reading them may fail as the run did.
-        """
-        if acting:  # the next update judges it: when that is does not depend on the time
-            self.report(acted, judged=False)
-            return
-        learner = self._learner
-        counts = self._learner_report() if logs else learner.counts()
-        if spent:
-            counts[SPENT] = self._goal.acting_budget
-        elsewhere: Report = {
-            "env_steps": learner.acted_elsewhere - self._acted_elsewhere,
-            "episodes": [],
-        }
-        self._acted_elsewhere = learner.acted_elsewhere
-        self.report(acted, elsewhere, counts, failed=failed)
-
-    def check(self) -> None:
-        """Saves if it is time to; raises what saving raised before."""
-        if self._checkpointer is not None:
-            self._checkpointer.check()
-
-    def close(self, error: BaseException | None, printer: Callable[[str], None]) -> None:
-        """Saves for the last time. Args: error: why the run ends, if it failed."""
-        if self._checkpointer is None:
-            return
-        try:
-            self._checkpointer.close()
-        except SaveError as not_saved:
-            if error is None:
-                reason = f"{self.ending[0]}, but " if self.ending else ""
-                raise SaveError(f"{reason}{not_saved}") from not_saved
-            printer(f"distrl: {not_saved}")  # `error` is why the run ends
 
 
 def single_process(
@@ -200,7 +64,7 @@ def single_process(
         for name in experiment.tasks
     }
     builders = make_builders(experiment, printer)
-    runs = {name: _TaskRun(builders[name], folder, life) for name, folder in folders.items()}
+    runs = {name: TaskRun(builders[name], folder, life) for name, folder in folders.items()}
     parts = SingleProcess(
         experiment, stop, printer, resume_point=start, life=life, join=join, builders=builders
     )
@@ -216,7 +80,7 @@ def single_process(
             part, state = parts.tasks[name], states.get(name)
             run.start(part, parts.actor, run_dir, start, give_up, stop, state, generations)
 
-            def close(_: Any, error: BaseException | None, __: Any, run: _TaskRun = run) -> None:
+            def close(_: Any, error: BaseException | None, __: Any, run: TaskRun = run) -> None:
                 run.close(error, printer)
 
             opened.push(close)
@@ -243,7 +107,7 @@ class _Training:
         self,
         experiment: Experiment,
         parts: SingleProcess,
-        runs: Mapping[str, _TaskRun],
+        runs: Mapping[str, TaskRun],
         printer: Callable[[str], None],
     ) -> None:
         self._experiment, self._parts = experiment, parts
@@ -317,7 +181,7 @@ class _Training:
         )
 
     def report(self, **flags: bool) -> None:
-        """Reports what was acted and learned. Args: flags: of `_TaskRun.report_counts`."""
+        """Reports what was acted and learned. Args: flags: of `TaskRun.report_counts`."""
         self._report_due = time.monotonic() + _REPORT_S
         acted, single = self._parts.actor.take_report(), self._experiment.assignment is None
         for name, run in self._runs.items():

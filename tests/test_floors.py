@@ -36,7 +36,8 @@ ROOMS = """
 
     programs/multi_machine
     programs/heavy_env programs/light_env programs/single_process
-    programs/one_process
+    programs/single_process_task
+    programs/single_process_parts
     programs/nodes
     programs/inference_clients programs/replay_clients
     programs/running

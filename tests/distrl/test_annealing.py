@@ -14,7 +14,7 @@ from distrl.agents.tunable import Tunable
 from distrl.annealing import annealed_over_budget
 from distrl.errors import ConfigError
 from distrl.goal import Goal
-from distrl.programs.one_process import SingleProcess
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.random_keys import root
 
 CONTINUOUS = ("ddpg", "sac", "td3")

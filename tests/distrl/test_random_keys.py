@@ -28,7 +28,7 @@ from distrl.agents.td3 import TD3Config
 from distrl.config import ActorsConfig, EvaluatorConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.experiment import Experiment
-from distrl.programs.single_process import SingleProcess
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.random_keys import derive, numbered, root
 from distrl.replay.buffer import ReplayConfig
 from distrl.transforms import Transform

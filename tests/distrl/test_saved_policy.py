@@ -17,7 +17,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy
 from distrl.launch.run_dir import run_dir
 from distrl.policy import load_policy
-from distrl.programs.single_process import SingleProcess
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.replay.config import ReplayConfig
 from distrl.saved.saved_agent import PICKLE, agent_writer
 from distrl.saved_policy import PastPolicies, SavedPolicy

@@ -25,7 +25,8 @@ from distrl.agents.schedules import MOST_UPDATES
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.learning.random_batches import random_windows
-from distrl.programs.single_process import SingleProcess, single_process
+from distrl.programs.single_process import single_process
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, Trajectory

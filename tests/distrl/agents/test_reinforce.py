@@ -16,7 +16,8 @@ from distrl.config import ActorsConfig, LearnerConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.goal import Goal
-from distrl.programs.single_process import SingleProcess, single_process
+from distrl.programs.single_process import single_process
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType

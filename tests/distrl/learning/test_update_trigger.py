@@ -8,7 +8,7 @@ from distrl.envs import MultiAgentEnvironment, PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, Experiment, LearnedPolicy, LearnerConfig
 from distrl.learning.update_trigger import StepStart, started_by
-from distrl.programs.single_process import SingleProcess
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.table.rate_limiter import RateLimiter
 from distrl.testing import CheckingConfig, CountingAgents, CountingEnvironment

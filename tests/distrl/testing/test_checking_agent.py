@@ -14,7 +14,7 @@ from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, Learner
 from distrl.learner import Learner
 from distrl.metrics.lag_counts import LagCounts
 from distrl.programs.pools import evaluator_pool
-from distrl.programs.single_process import SingleProcess
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment, LateCountingEnvironment, errors
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from distrl.agents.exploration import EpsilonSchedule
-from distrl.programs.single_process import SingleProcess, single_process
+from distrl.programs.single_process import single_process
+from distrl.programs.single_process_parts import SingleProcess
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from distrl.goal import Goal
 from distrl.launch.local.single_process import run_single_process
 from distrl.launch.run_dir.run_dir import ResumePoint
 from distrl.policy import load_policy
-from distrl.programs.one_process import SingleProcess
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.rules import Rule
 from distrl.testing import STEP, CountingEnvironment
 from tests.support.experiments.agents import experiment as agents

@@ -16,7 +16,7 @@ from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.launch.local.single_process import run_single_process
 from distrl.launch.run_dir.run_dir import ResumePoint
-from distrl.programs.single_process import SingleProcess
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.testing import CountingAgents, CountingEnvironment
 from tests.support.commands import EXPERIMENTS, finish
 from tests.support.experiments import agents

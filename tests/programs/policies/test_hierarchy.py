@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distrl.envs import Act, End
-from distrl.programs.one_process import SingleProcess
+from distrl.programs.single_process_parts import SingleProcess
 from tests.support.commands import ROOT
 
 

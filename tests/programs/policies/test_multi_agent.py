@@ -19,7 +19,8 @@ from distrl.experiment import Experiment, LearnedPolicy
 from distrl.goal import Goal
 from distrl.launch.cli import config_flags
 from distrl.launch.run_dir import config_dict
-from distrl.programs.single_process import SingleProcess, single_process
+from distrl.programs.single_process import single_process
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.replay.config import ReplayConfig
 from distrl.rules import RandomPolicy, Rule
 from distrl.testing import CheckingConfig, CountingAgents

@@ -19,9 +19,9 @@ from distrl.config import ActorsConfig
 from distrl.experiment import Experiment
 from distrl.goal import Goal
 from distrl.population import RECORD, Population
-from distrl.programs.one_process import SingleProcess
 from distrl.programs.running.population import LocalMember, MemberService
 from distrl.programs.single_process import single_process
+from distrl.programs.single_process_parts import SingleProcess
 from tests.support.commands import EXPERIMENTS, finish
 
 AGENT = Tunable(A2CConfig(NetworkConfig(hidden_sizes=(8,))), {"learning_rate": (1e-4, 1e-2)})

@@ -13,10 +13,10 @@ from distrl.config import LearnerConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy
 from distrl.goal import Goal
-from distrl.programs import one_process
+from distrl.programs import single_process_parts
 from distrl.programs.build import Builder
-from distrl.programs.one_process import SingleProcess
 from distrl.programs.single_process import single_process
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.rules import Rule
 from distrl.sharing import Shared
 from distrl.testing import STEP, CheckingConfig
@@ -74,7 +74,7 @@ def test_monitors_and_parts_have_the_same_builders(tmp_path, monkeypatch):
             made.append(args[1])
             super().__init__(*args)
 
-    monkeypatch.setattr(one_process, "Builder", Counted)
+    monkeypatch.setattr(single_process_parts, "Builder", Counted)
     goal = Goal(max_learner_steps=1)
     experiment = dataclasses.replace(tasks.sharing(), goal=goal)
     single_process(experiment, stop=threading.Event(), run_dir=tmp_path, printer=lambda line: None)

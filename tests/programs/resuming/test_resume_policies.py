@@ -24,7 +24,8 @@ from distrl.goal import Goal
 from distrl.launch.run_dir import run_dir
 from distrl.launch.supervision.result import EXIT_FINISHED
 from distrl.programs.running.saving import make_checkpointer
-from distrl.programs.single_process import SingleProcess, single_process
+from distrl.programs.single_process import single_process
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.rules import Rule
 from tests.programs.resuming.test_resume import OFTEN, Run, check_resumed
 from tests.support.commands import EXPERIMENTS, finish, skip_without_reverb

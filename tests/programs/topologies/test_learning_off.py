@@ -9,7 +9,7 @@ from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.programs.one_process import SingleProcess
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.replay.config import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 

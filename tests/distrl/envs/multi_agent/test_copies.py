@@ -10,7 +10,7 @@ from distrl.config import ActorsConfig, EvaluatorConfig, LearnerConfig
 from distrl.envs.pool_config import PoolConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy
-from distrl.programs.single_process import SingleProcess
+from distrl.programs.single_process_parts import SingleProcess
 from distrl.replay.config import ReplayConfig
 from distrl.testing import SEED, CheckingConfig, CountingAgents, CountingEnvironment
 from distrl.types import StepType
