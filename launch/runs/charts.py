@@ -11,6 +11,7 @@ import numpy.typing as npt
 _WIDTH, _HEIGHT = 520, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 10, 34
 _POINTS = 300  # of a line, at most
+_DIGITS = 15  # that a float has
 _COLORS = 8  # that the page has, as --c0 to --c7
 
 Numbers = npt.NDArray[np.float64]
@@ -92,17 +93,17 @@ class _Frame:
         """Returns the axes with their numbers."""
         bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
         parts = []
-        for value in _ticks(*self._y):
+        for value, text in _labelled(_ticks(*self._y)):
             y = self._down(value)
             parts.append(
                 f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}"/>'
-                f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{short(value)}</text>'
+                f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
             )
-        for value in _ticks(*self._x):
+        for value, text in _labelled(_ticks(*self._x)):
             x = self._across(value)
             parts.append(
                 f'<line class="grid" x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{bottom}"/>'
-                f'<text x="{x:.1f}" y="{bottom + 15}" text-anchor="middle">{short(value)}</text>'
+                f'<text x="{x:.1f}" y="{bottom + 15}" text-anchor="middle">{text}</text>'
             )
         label = html.escape(x_label)
         middle = (_LEFT + right) / 2
@@ -127,12 +128,22 @@ def _ticks(low: float, high: float) -> list[float]:
     return [k * step for k in range(first, math.floor(high / step) + 1)]
 
 
-def short(value: float) -> str:
-    """Returns a number in a few characters: 12.5k, 3M, 0.001."""
+def _labelled(ticks: Sequence[float]) -> list[tuple[float, str]]:
+    """Returns ticks with their texts, which have the digits that tell one from the next."""
+    digits = 4
+    if ticks and ticks[0] < ticks[-1]:  # they are equal where floats are no closer
+        step = (ticks[-1] - ticks[0]) / (len(ticks) - 1)
+        largest = max(abs(ticks[0]), abs(ticks[-1]))
+        digits = min(_DIGITS, max(digits, math.floor(math.log10(largest / step)) + 2))
+    return [(value, short(value, digits)) for value in ticks]
+
+
+def short(value: float, digits: int = 4) -> str:
+    """Returns a number in a few characters: 12.5k, 3M, 0.001. Args: digits: that are shown."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{value / size:.4g}{unit}"
-    return f"{value:.4g}" if abs(value) > 1e-12 else "0"
+            return f"{value / size:.{digits}g}{unit}"
+    return f"{value:.{digits}g}" if value else "0"
 
 
 def _figure(title: str, parts: Sequence[str], labels: Sequence[str]) -> str:

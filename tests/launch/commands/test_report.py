@@ -2,7 +2,9 @@
 
 import html.parser
 import json
+import re
 
+import numpy as np
 import pytest
 
 from distrl.errors import ConfigError
@@ -158,3 +160,21 @@ def test_short_numbers(value, text):
 def test_ticks_are_round():
     assert charts._ticks(0, 10) == [0, 5, 10]
     assert charts._ticks(-1, 1) == [-1, -0.5, 0, 0.5, 1]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "texts"),
+    [
+        (1000, 1001, ["1k", "1.0005k", "1.001k"]),
+        (20_000, 20_003, ["20k", "20.001k", "20.002k", "20.003k"]),
+        (0, 4000, ["0", "2k", "4k"]),
+        (-0.25, 0.25, ["-0.2", "0", "0.2"]),
+        (1_234_567, 1_234_567.5, [f"1.234567{k}M" for k in ("", 2, 4)]),
+        (1.0, np.nextafter(1.0, 2.0), ["1"] * 5),  # there is nothing between them
+        (-99_999.5, -99_999, ["-99.9994k", "-99.9992k", "-99.999k"]),
+    ],
+)
+def test_the_texts_of_an_axis_differ(low, high, texts):
+    y = np.array([low, high], float)
+    figure = charts.chart("", [charts.ChartLine("a", np.arange(2.0), y)], "env steps")
+    assert re.findall(r'text-anchor="end">([^<]*)<', figure) == texts
