@@ -14,6 +14,7 @@ from distrl.errors import (
     ConfigError,
     Diverged,
     EnvironmentFault,
+    SaveError,
     SharedMemoryLost,
     SpecError,
     Stopped,
@@ -96,7 +97,8 @@ class NodeReporter:
         now = time.monotonic()
         reason = one_line(error) + where
         bad_input = isinstance(error, (ConfigError, SpecError))
-        if bad_input or isinstance(error, (Diverged, SharedMemoryLost)):  # its one line says all
+        # Its one line says all.
+        if bad_input or isinstance(error, (Diverged, SaveError, SharedMemoryLost)):
             self._send(
                 Message(now, self._node, "failure", reason, False, bad_input=bad_input, final=True)
             )

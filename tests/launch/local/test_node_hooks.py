@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from distrl.errors import CallbackError, ConfigError, Diverged, SpecError
+from distrl.errors import CallbackError, ConfigError, Diverged, SaveError, SpecError
 from distrl.launch.local.node_hooks import NodeReporter
 
 
@@ -13,6 +13,7 @@ from distrl.launch.local.node_hooks import NodeReporter
         (ConfigError("no"), True, True),
         (SpecError("no"), True, True),
         (Diverged("no"), True, False),
+        (SaveError("no"), True, False),
         (ValueError("no"), False, False),
     ],
 )
