@@ -42,6 +42,7 @@ class LoopPool(PythonPool):
         self._stop = threading.Event()
         weakref.finalize(self, self._stop.set)
         limit = self._config.step_timeout
+        self._tick = tick(limit)
         if limit < threading.TIMEOUT_MAX:
             threading.Thread(
                 target=_watch,
@@ -55,9 +56,15 @@ class LoopPool(PythonPool):
 
     def _wait(self, count: int) -> list[int]:
         self._thread[0] = threading.get_ident()
-        run, take = self._worker.run, self._queue.popleft
+        run, take, clock = self._worker.run, self._queue.popleft, time.monotonic
+        rows, until = [], clock() + self._tick
         try:
-            return [run(take()) for _ in range(count)]
+            for _ in range(count):
+                rows.append(run(take()))
+                if clock() >= until:
+                    self._note_progress()
+                    break
+            return rows
         finally:
             self._worker.idle()
 

@@ -125,6 +125,7 @@ class ProcessPool(PythonPool):
             rows = self._replace_dead(rows)
         if time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + self._tick
+            self._note_progress()
             self._kill_hung(rows)
         return rows
 

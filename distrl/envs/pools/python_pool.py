@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from distrl import specs
 from distrl.envs.pool import Pool
-from distrl.envs.pools.slots import PoolSlots
+from distrl.envs.pools.slots import STARTED, PoolSlots
 from distrl.errors import EnvironmentFault, SpecError
+from distrl.runtime.heartbeat import main_thread_heartbeat
 from distrl.runtime.host_resources import usable_cores
 from distrl.types import Nest
 
@@ -65,6 +66,7 @@ class PythonPool(Pool):
         self._in_workers = np.zeros(num_envs, bool)  # sent, and not yet received
         self._ready: list[int] = []  # rows, in order of arrival
         self._lost: set[int] = set()  # lost in an open episode, which the caller has yet to learn
+        self._began = 0.0  # when the newest step began that `_note_progress` has seen
         self._budget = self._config.max_restarts
         self._failure: str | None = None
         self._closed = False
@@ -143,6 +145,17 @@ class PythonPool(Pool):
             step = self._slots.read(batch)
         step_type, reward, discount, observation, info = step
         return step_type, reward, discount, observation, env_ids, info
+
+    def _note_progress(self) -> None:
+        """Has the node's heartbeat tick if an environment's step has begun since the last call.
+
+        Each step has its own limit, and the node makes progress from one to the next, however many
+        of them a `recv` needs. To be called by `_wait`, about every `tick` seconds.
+        """
+        began = float(self._slots.times[:, STARTED].max())
+        if began != self._began:
+            self._began = began
+            main_thread_heartbeat().tick()
 
     def _settle(self, rows: list[int]) -> list[int]:
         """Returns the ready rows among those that a worker reported, some of them faults."""
@@ -224,7 +237,7 @@ class PythonPool(Pool):
     def _wait(self, count: int) -> list[int]:
         """Waits for steps and returns their rows, `-1 - row` for faults; [] if none came.
 
-        It returns after a quarter of `step_timeout`, or a second, at the latest.
+        It returns after `tick` seconds at the latest, or when the step ends that it runs then.
 
         Args:
           count: number of rows that `recv` still needs.
@@ -237,7 +250,7 @@ def workers_for(num_workers: int | None, num_envs: int) -> int:
 
 
 def tick(step_timeout: float) -> float:
-    """Returns the seconds between two checks for hung environments."""
+    """Returns the seconds between two looks at how far the environments are."""
     return min(step_timeout / 4, 1.0)
 
 

@@ -62,6 +62,7 @@ class ThreadPool(PythonPool):
             rows = []
         if time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + self._tick
+            self._note_progress()
             for index in range(self._num_workers):
                 rows = self._replace_if_hung(index, rows)
         return rows
