@@ -24,7 +24,7 @@ from distrl.envs.multi_agent.assignment import Assignment, PolicyOf
 from distrl.envs.multi_agent.environment import SeveralAgents, steps_per_env_step
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
-from distrl.experiment_parts import check_counts, check_evaluation, check_parts
+from distrl.experiment_parts import check_counts, check_evaluation, check_names, check_parts
 from distrl.goal import Goal
 from distrl.learning.update_trigger import started_by
 from distrl.metrics.sinks import check_sinks
@@ -85,7 +85,7 @@ class Experiment:
         same parameters; see `distrl.lockstep`. For one process, and for heavy_env with its replay
         in shared memory.
       seed: root of every seed of the run.
-      task: name of the task, which names its tables and metrics.
+      task: name of the task, which names its tables and metrics; at most 150 letters.
       policies: by name, each a `LearnedPolicy`, or an algorithm's settings for one with its
         defaults, or a `distrl.rules.FixedPolicy`, such as a rule.
       policy_of: from the environment's agents to names of policies: a mapping, or a function of
@@ -140,6 +140,7 @@ class Experiment:
 
     def check(self) -> None:
         """Raises ConfigError for parts that can't work together, with the arithmetic."""
+        check_names(self.tasks)
         check_counts(self.actors, self.inference, self.evaluator)
         for name, policy in self.fixed.items():
             if hasattr(policy, "check"):

@@ -1,6 +1,7 @@
 """What the parts of an experiment must be, for mistakes that would raise something obscure."""
 
-from collections.abc import Mapping
+import urllib.parse
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distrl.config import (
@@ -31,6 +32,7 @@ _KINDS: dict[str, type] = {
     "metrics": MetricsConfig,
     "goal": Goal,
 }
+_MAX_NAME = 150  # bytes of a task's name in those of files in shared memory, which have at most 255
 _LISTS = ("transforms", "callbacks")
 _MAPPINGS = ("policies", "shared")
 _FROM_THE_AGENT = ("actors", "replay", "learner")  # None: the algorithm's defaults
@@ -86,6 +88,18 @@ def check_evaluation(experiment: Any) -> None:
             f"evaluation_environment: {played.name} has another {part} than the agent is made for: "
             f"{other}; that of {trained.name} is {ours}"
         )
+
+
+def check_names(tasks: Iterable[str]) -> None:
+    """Raises ConfigError for names of tasks that cannot be in the names of files."""
+    for name in tasks:
+        size = len(urllib.parse.quote(name, safe=""))
+        if not 0 < size <= _MAX_NAME:
+            raise ConfigError(
+                f"task: a name, also a policy's, must have 1 to {_MAX_NAME} letters (one that "
+                f"is none of A-Z, a-z, 0-9, _, -, . and ~ counts as three or more); got {size}: "
+                f"{name!r:.60}"
+            )
 
 
 def check_counts(
