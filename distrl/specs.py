@@ -228,12 +228,17 @@ def raised(value: Nest, starts: Nest, sign: int) -> Nest:
     """
     if value is None or not any(np.any(start) for start in jax.tree.leaves(starts)):
         return value
+
+    def moved(start: Any, leaf: Any) -> Any:
+        if not np.any(start):
+            return leaf
+        array = np.asarray(leaf)
+        if array.dtype.kind in "iub" and array.dtype not in (np.int32, np.int64):
+            array = array.astype(np.int64)  # a small dtype may not hold the sum
+        return array + sign * start
+
     try:
-        return jax.tree.map(
-            lambda start, leaf: np.asarray(leaf) + sign * start if np.any(start) else leaf,
-            starts,
-            value,
-        )
+        return jax.tree.map(moved, starts, value)
     except (ValueError, TypeError):
         return value
 

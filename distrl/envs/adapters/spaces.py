@@ -142,8 +142,7 @@ def reader(space: Any, where: str) -> Reader:
     """
     kind = _kind(space)
     if kind == "Discrete" and getattr(space, "start", 0):
-        start = int(space.start)
-        return lambda value: value - start
+        return _discrete_reader(space, where)
     if kind in ("MultiDiscrete", "MultiBinary"):
         return _bounded_reader(space, where)
     if kind == "Dict":
@@ -192,7 +191,7 @@ def writer(space: Any, where: str) -> Writer:
     kind, dtype = _kind(space), getattr(space, "dtype", None)
     if kind == "Discrete":
         start, scalar = int(getattr(space, "start", 0)), np.dtype(dtype).type
-        return (lambda action: scalar(action + start)) if start else scalar
+        return (lambda action: scalar(int(action) + start)) if start else scalar
     if kind == "MultiDiscrete":
         first = np.asarray(getattr(space, "start", 0))
         return lambda action: (action + first).astype(dtype)
@@ -238,6 +237,20 @@ def _discrete(num_values: int, name: str) -> dm_specs.DiscreteArray:
     if num_values > 2**31 - 1:
         raise ConfigError(f"{name}: {num_values} values; distrl's integers have 32 bits")
     return dm_specs.DiscreteArray(num_values, np.int32, name)
+
+
+def _discrete_reader(space: Any, where: str) -> Reader:
+    """Returns a reader of a Discrete with a start, which it subtracts; floats are left as given."""
+    array, start = LeafCheck(where, space_spec(space, where), False).array, int(space.start)
+
+    def read(value: Any) -> Any:
+        if type(value) is int:
+            return value - start
+        given = array(value)
+        # Numbers of Python: those of a small dtype could not hold the difference.
+        return given.item() - start if given.ndim == 0 and given.dtype.kind in "iub" else given
+
+    return read
 
 
 def _bounded_reader(space: Any, where: str) -> Reader:

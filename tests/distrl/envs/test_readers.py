@@ -170,3 +170,33 @@ def test_names_of_several_types_are_refused():
 def test_an_info_that_is_none_is_refused():
     with pytest.raises(SpecError, match=r"^step: expected a dict as info, got a NoneType$"):
         PythonEnvironment(counting(see=lambda self, t: [0.0, t], info=None)).spec()
+
+
+@pytest.mark.parametrize(
+    ("start", "given", "number"),
+    [
+        (-1, np.uint8(1), 2),
+        (-1, np.bool_(False), 1),
+        (-100, np.int8(100), 200),
+        (-100, np.array(100, np.int8), 200),
+        (7, np.uint32(7), 0),
+        (2**40, 2**40 + 3, 3),
+    ],
+)
+def test_numbers_of_any_dtype_count_from_a_start(start, given, number):
+    space = spaces.Discrete(300, start=start)
+    builder = counting(
+        observation_space=space,
+        action_space=space,
+        see=lambda self, t: given,
+        info_space=spaces.Dict({"number": space}),
+        info={"number": given},
+    )
+    step = two_steps(builder)
+    assert step.observation.tolist() == step.env_info["number"].tolist() == [number]
+    if start < 2**31:
+        np.testing.assert_array_equal(specs.raised(given, start, -1), number)
+
+
+def test_integers_of_32_bits_keep_their_dtype():
+    assert specs.raised(np.zeros(2, np.int32), 1, 1).dtype == np.int32
