@@ -10,7 +10,8 @@ def with_time_limit(environment: Any, max_episode_steps: int) -> Any:
     """Returns the environment with episodes of at most this many steps; shorter limits stay.
 
     Args:
-      environment: a `NativeEnvironment`, or one in Python with `wrappers`.
+      environment: a dataclass with a field `max_episode_steps`, as `NativeEnvironment`, or with
+        `wrappers`, as one in Python. If it has an `episode_limit`, a shorter one stays.
       max_episode_steps: counted as the environment's own setting of that name is: steps of the
         environment itself, joint ones if it has several agents. The last one ends as truncated.
 
@@ -22,15 +23,16 @@ def with_time_limit(environment: Any, max_episode_steps: int) -> Any:
         limit = min(max_episode_steps, settings.max_episode_steps or max_episode_steps)
         return dataclasses.replace(settings, max_episode_steps=limit)
 
-    if hasattr(environment, "max_episode_steps"):
-        own = environment.episode_limit
+    fields = _fields(environment)
+    if "max_episode_steps" in fields:
+        own = getattr(environment, "episode_limit", None)
         limited = environment if own and own <= max_episode_steps else shorter(environment)
-    elif hasattr(environment, "wrappers"):
+    elif "wrappers" in fields:
         limited = dataclasses.replace(environment, wrappers=shorter(environment.wrappers))
     else:
         raise ConfigError(
-            f"{type(environment).__name__} has no max_episode_steps to set; let it end episodes "
-            "itself"
+            f"{type(environment).__name__} has no max_episode_steps to set, a field of a "
+            "dataclass; let it end episodes itself"
         )
     if limited is not environment:
         vars(limited).update(_known(environment))
@@ -39,5 +41,12 @@ def with_time_limit(environment: Any, max_episode_steps: int) -> Any:
 
 def _known(environment: Any) -> dict[str, Any]:
     """Returns what the environment has found out, its specs, so that none is built for them."""
-    fields = {field.name for field in dataclasses.fields(environment)}
+    fields = _fields(environment)
     return {name: value for name, value in vars(environment).items() if name not in fields}
+
+
+def _fields(environment: Any) -> set[str]:
+    """Returns the names of a dataclass's fields; none of another object."""
+    if not dataclasses.is_dataclass(environment):
+        return set()
+    return {field.name for field in dataclasses.fields(environment)}

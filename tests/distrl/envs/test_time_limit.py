@@ -1,10 +1,13 @@
 """A shorter time limit for an environment's episodes."""
 
+import dataclasses
+
 import pytest
 
 from distrl import envs
 from distrl.envs import PythonEnvironment, WrapperConfig
 from distrl.envs.time_limit import with_time_limit
+from distrl.errors import ConfigError
 from distrl.testing import CountingEnvironment
 
 
@@ -20,6 +23,28 @@ def test_the_shorter_limit_holds(own, limit):
 @pytest.mark.parametrize(("steps", "limit"), [(9, 9), (1000, 500)])
 def test_native_environments(steps, limit):
     assert with_time_limit(envs.make("CartPole-v1"), steps).episode_limit == limit
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """An environment of one's own, of which only its settings matter."""
+
+    max_episode_steps: int | None = None
+    name = "own"
+
+
+class NoDataclass:
+    max_episode_steps = 5
+
+
+@pytest.mark.parametrize(("own", "limit"), [(None, 9), (5, 5), (20, 9)])
+def test_an_environment_of_ones_own_needs_no_episode_limit(own, limit):
+    assert with_time_limit(Own(own), 9) == Own(limit)
+
+
+def test_an_environment_without_such_a_field_is_refused():
+    with pytest.raises(ConfigError, match="NoDataclass has no max_episode_steps to set"):
+        with_time_limit(NoDataclass(), 9)
 
 
 def test_several_agents():
