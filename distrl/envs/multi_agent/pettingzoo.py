@@ -26,7 +26,7 @@ class PettingZooBuilder:
     options: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self) -> Any:
-        """Returns a new environment."""
+        """Returns a new environment. Raises ConfigError: it lacks a package, or an option."""
         try:
             module = importlib.import_module(self.module)
             env = module.env(**dict(self.options))
@@ -38,10 +38,11 @@ class PettingZooBuilder:
             if "unexpected keyword" not in str(error):
                 raise  # raised by the environment's own code
             raise ConfigError(f"environment: {self.module} cannot be made: {error}") from error
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"environment: {self.module} cannot be made: {error}: pip install {error.name}"
-            ) from error
+        except ImportError as error:
+            text = " ".join(str(error).split())
+            if isinstance(error, ModuleNotFoundError):  # others say themselves what is missing
+                text += f": pip install {error.name}"
+            raise ConfigError(f"environment: {self.module} cannot be made: {text}") from error
 
 
 def find(name: str) -> str:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import re
+import sys
 import threading
+import types
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 from distrl import envs
 from distrl.envs.multi_agent.assignment import Assignment
+from distrl.envs.multi_agent.pettingzoo import PettingZooBuilder
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.errors import ConfigError
 from distrl.goal import Goal
@@ -74,6 +77,30 @@ def test_wrong_options_are_refused():
         environment.agents()
     with pytest.raises(ConfigError, match="num_threads is EnvPool's"):
         envs.make("mpe2:simple_spread_v3", num_threads=2)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            ImportError("It needs Spiel.\nInstall it: pip install spiel"),
+            "It needs Spiel. Install it: ",
+        ),
+        (
+            ModuleNotFoundError("No module named 'x'", name="x"),
+            "No module named 'x': pip install x",
+        ),
+    ],
+)
+def test_a_missing_package_is_named_in_one_line(monkeypatch, error, message):
+    def env():
+        raise error
+
+    monkeypatch.setitem(sys.modules, "lacking_v0", types.SimpleNamespace(env=env))
+    with pytest.raises(ConfigError) as refusal:
+        PettingZooBuilder("lacking_v0")()
+    assert str(refusal.value).startswith(f"environment: lacking_v0 cannot be made: {message}")
+    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.full
