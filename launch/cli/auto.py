@@ -13,6 +13,7 @@ from absl import flags
 
 from distrl.experiment import Experiment
 from distrl.launch import posix
+from distrl.launch.cli.machine_flags import is_for_machines
 from distrl.launch.cli.read_command import check_topology
 from distrl.launch.local.processes import ForkError, check_can_fork, other_threads
 from distrl.launch.run_dir.folder import CONFIG, has_config
@@ -31,7 +32,6 @@ from distrl.runtime.host_resources import usable_cores
 from distrl.runtime.process_exit import exit_at_once
 
 MEASURED_S = 300.0  # within which costs must be known: compilation takes most of it
-_OF_MACHINES = ("hosts", "slurm", "ray", "launcher")
 _OF_GROUP = ("coordinator_address", "num_processes", "process_id")
 
 
@@ -97,9 +97,9 @@ def _choose(
     cores: int,
     measured: Callable[[Experiment, int], Costs | str],
 ) -> Choice:
-    for name in _OF_MACHINES:
-        if values[name].present:
-            return Choice("multi_machine", f"multi_machine: --{name}", {})
+    name = is_for_machines(values)
+    if name is not None:
+        return Choice("multi_machine", f"multi_machine: --{name}", {})
     found = candidates(experiment, cores, _excluded(values))
     if found.reason:
         return _clear(found)

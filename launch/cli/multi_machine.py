@@ -1,4 +1,4 @@
-"""`distrl train --topology=multi_machine`: its flags, and how the hosts' daemons are started."""
+"""`distrl train --topology=multi_machine`: how the hosts' daemons are started."""
 
 import contextlib
 import shlex
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-from absl import flags
 
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.errors import ConfigError
@@ -17,119 +16,13 @@ from distrl.experiment import Experiment
 from distrl.launch.cli.load_experiment import experiment_modules
 from distrl.launch.cli.manifests import write_manifests
 from distrl.launch.cli.train_flags import without_flags
-from distrl.launch.hosts import command_lines, kubernetes, ray_cluster, ray_resources, slurm
+from distrl.launch.hosts import command_lines, ray_cluster, ray_resources, slurm
 from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.run_dir.folder import folder_of_flag
 from distrl.launch.run_dir.run_dir import new_path
 from distrl.programs.groups import GROUPS
-from distrl.programs.placement import HOST_SETTINGS, Host, Placement, parse_hosts, place
+from distrl.programs.placement import Host, Placement, parse_hosts, place
 from distrl.runtime.durations import check_duration
-
-LAUNCHERS = {
-    "ssh": "this command starts them by SSH",
-    "slurm": "this command starts them as steps of its Slurm job; outside of a job it submits one",
-    "ray": "this command starts them as actors on a Ray cluster of which this machine is a node",
-    "join": "this command waits for them to connect",
-    "commands": "prints the command lines for you to run, and exits",
-    "kubernetes": "writes a file for kubectl, and exits",
-}
-
-flags.DEFINE_string(
-    "hosts",
-    None,
-    "The hosts, the learner's first: h1,h2:cores=8,h3:address=10.0.0.3, or @FILE with one per "
-    "line. Settings of a host: "
-    + "; ".join(f"{name}: {what}" for name, (_, what) in HOST_SETTINGS.items())
-    + ".",
-)
-flags.DEFINE_bool(
-    "light",
-    False,
-    "Actors call inferencers on the learner's host, as in light_env; otherwise they "
-    "run the policy themselves, as in heavy_env.",
-)
-flags.DEFINE_enum(
-    "launcher",
-    "ssh",
-    list(LAUNCHERS),
-    "How the hosts' daemons are started. "
-    + "; ".join(f"{name}: {what}" for name, what in LAUNCHERS.items())
-    + ".",
-)
-flags.DEFINE_string(
-    "ssh", "", "--launcher=ssh: additional options of ssh, as in --ssh='-F my_config'."
-)
-flags.DEFINE_string(
-    "slurm",
-    "",
-    "--launcher=slurm outside of a job: options of sbatch, as in --slurm='--nodes=3 --exclusive', "
-    "or --slurm='--nodes=1 --gpus=1 --cpus-per-task=8 : --nodes=4 --cpus-per-task=32'.",
-)
-flags.DEFINE_string(
-    "ray",
-    None,
-    "--launcher=ray: HOST:PORT of the cluster's head; RAY_ADDRESS, or the cluster on this machine, "
-    "unless given.",
-)
-flags.DEFINE_float(
-    "ray_wait",
-    60.0,
-    "--launcher=ray: seconds for the cluster to have room, more if it first starts machines.",
-    lower_bound=0.0,
-)
-flags.DEFINE_float(
-    "join_wait",
-    None,
-    "Seconds for all hosts to join, after which the program is not started; 120 unless given, and "
-    f"{kubernetes.JOIN_S:g} in Kubernetes.",
-    lower_bound=0.0,
-)
-flags.DEFINE_string(
-    "remote_python",
-    None,
-    "--launcher=ssh, slurm, ray: path of Python on the hosts; the same as here unless given.",
-)
-flags.DEFINE_string(
-    "remote_folder",
-    None,
-    "--launcher=ssh, slurm, ray: the project's folder on the hosts; the same as here unless given.",
-)
-flags.DEFINE_integer(
-    "tunnel_port",
-    0,
-    "Port on which each host listens for the others; any free one unless given.",
-)
-flags.DEFINE_integer(
-    "join_port",
-    kubernetes.JOIN_PORT,
-    "--launcher=join: port on which this command waits for the daemons.",
-)
-flags.DEFINE_string(
-    "credentials", None, "--launcher=join: PEM file with the program's credentials."
-)
-flags.DEFINE_bool(
-    "keep_daemons",
-    False,
-    "--launcher=join: after a signal or the loss of a host, daemons wait for this command to be "
-    "started again, as in Kubernetes; otherwise they end with it.",
-)
-flags.DEFINE_string(
-    "join_address",
-    None,
-    "--launcher=commands: address of the launcher for the hosts; its host name unless given.",
-)
-flags.DEFINE_string(
-    "image", None, "--launcher=kubernetes: the image, made by the project's Dockerfile."
-)
-flags.DEFINE_string(
-    "name", None, "--launcher=kubernetes: name of the run, unique in its namespace."
-)
-flags.DEFINE_string(
-    "storage",
-    None,
-    "--launcher=kubernetes: storage for run folders: claim:NAME, a PersistentVolumeClaim, or "
-    "path:/FOLDER.",
-)
 
 # Flags of `distrl train` that do not go into the command lines of the hosts' launcher.
 _LOCAL_FLAGS = (

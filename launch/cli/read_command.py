@@ -8,11 +8,11 @@ from absl import flags
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, deferred_checks
-from distrl.launch.cli import config_file, config_flags, multi_machine, train_flags
+from distrl.launch.cli import config_file, config_flags, machine_flags, train_flags
 from distrl.launch.cli.load_experiment import apply_settings, load_experiment
 from distrl.programs import AUTO, TOPOLOGIES, substrate
 
-FLAG_MODULES = (train_flags.__name__, multi_machine.__name__, config_flags.MODULE_NAME)
+FLAG_MODULES = (train_flags.__name__, machine_flags.__name__, config_flags.MODULE_NAME)
 """The modules that define the flags of `distrl train`, by which absl lists them."""
 
 
@@ -49,9 +49,13 @@ def read_command(
     values(arguments, known_only=True)
     stored: config_file.ConfigFile | None = None
     if values.config_file is not None:
-        stored = config_file.read(values.config_file, values)
-        arguments = [arguments[0], *stored.words, *arguments[1:]]
-        values(arguments, known_only=True)
+        stored, given = config_file.read(values.config_file, values), machine_flags.given(values)
+        values([arguments[0], *stored.words, *arguments[1:]], known_only=True)
+        words = stored.words
+        if stored.of_run:  # which may have been on other machines
+            names = [name for name in machine_flags.given(values) if name not in given]
+            words = machine_flags.drop_unfit(names, words, _taken(values), values)
+        arguments = [arguments[0], *words, *arguments[1:]]
     topology = check_topology(values.topology, values.substrate)
     with deferred_checks():  # flags may mend what a preset or a file has
         experiment = load_experiment(values, load)
@@ -60,6 +64,7 @@ def read_command(
             arguments = [arguments[0], *stored.setting_words(values), *arguments[1:]]
         train_flags.parse_all_but_launchpads(arguments, values)
         experiment = apply_settings(experiment, values)
+    machine_flags.check_flags(_taken(values), values)
     experiment.check()
     if experiment.lockstep and topology not in ("single_process", "heavy_env", AUTO):
         raise ConfigError(
@@ -69,6 +74,12 @@ def read_command(
     if topology == "single_process":
         experiment.check_single_process()
     return Command(experiment, topology, arguments)
+
+
+def _taken(values: flags.FlagValues) -> str:
+    """Returns the topology; `multi_machine` where flags say that "auto" takes it."""
+    several = values.topology == AUTO and machine_flags.is_for_machines(values) is not None
+    return "multi_machine" if several else values.topology
 
 
 def check_topology(name: str, on: str = substrate.AUTO) -> str:

@@ -14,7 +14,7 @@ from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.launch.cli import config_flags, multi_machine, train_flags
+from distrl.launch.cli import config_flags, machine_flags, multi_machine, train_flags
 from distrl.launch.cli.auto import resolve
 from distrl.launch.cli.load_experiment import load_experiment
 from distrl.launch.cli.read_command import read_command
@@ -54,6 +54,7 @@ def train(arguments: list[str], load: Callable[[], Any] | None = None) -> int:
     experiment, topology, arguments = read_command(arguments, values, load)
     is_preset = load is None and values.experiment is None
     experiment, topology, chosen = resolve(experiment, topology, values, is_preset, _say)
+    machine_flags.check_flags(topology, values)  # a run that is resumed has its own topology
     name = experiment.environment.name
     if is_preset and values.env is None:
         name += " (--env names another)"
@@ -220,7 +221,7 @@ def _print_help(arguments: list[str], values: flags.FlagValues) -> int:
     print("usage: distrl train [flags]")
     for heading, module in (
         ("Flags", train_flags.__name__),
-        ("Flags of --topology=multi_machine", multi_machine.__name__),
+        ("Flags of --topology=multi_machine", machine_flags.__name__),
         ("Settings of the experiment", config_flags.MODULE_NAME),
     ):
         body = values.module_help(module).strip("\n").partition("\n")[2]  # without its own heading

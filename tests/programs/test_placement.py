@@ -11,7 +11,7 @@ from distrl.agents.tunable import Tunable
 from distrl.config import CheckpointConfig, InferenceConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.launch.cli.multi_machine import LAUNCHERS
+from distrl.launch.cli.machine_flags import LAUNCHERS
 from distrl.population import Population
 from distrl.programs.placement import Host, asks_on_one_host, parse_hosts, place, write_hosts
 from tests.support.commands import ROOT, SUBSTRATES
