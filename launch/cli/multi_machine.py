@@ -61,6 +61,8 @@ def prepare(
         )
     check_duration("--join_wait", values.join_wait, zero=True, none="or None")
     check_duration("--ray_wait", values.ray_wait, zero=True)
+    if values.launcher == "join":
+        _check_credentials(values.credentials)
     from distrl.programs.multi_machine import over_network
 
     experiment = over_network(experiment, substrate)
@@ -123,8 +125,6 @@ def launch(
         values.remote_python or sys.executable, Path(values.remote_folder or ssh.ROOT)
     )
     joined = values.launcher == "join"
-    if joined and values.credentials is None:
-        raise ConfigError("--launcher=join: give --credentials=FILE; --launcher=commands makes one")
 
     def connect(host: Host) -> list[str]:
         if joined:
@@ -153,6 +153,15 @@ def launch(
             connect, joining["lost"] = cluster.connect, cluster.lost
         result = launch_on_machines(program, experiment, placement, connect, options, **joining)
         return result.exit_code
+
+
+def _check_credentials(path: str | None) -> None:
+    """Raises ConfigError if the daemons could not be let in, before a run folder is made."""
+    from distrl.launch.network.credentials import read_credentials
+
+    if path is None:
+        raise ConfigError("--launcher=join: give --credentials=FILE; --launcher=commands makes one")
+    read_credentials(path)
 
 
 def _submit(

@@ -88,6 +88,7 @@ def test_the_wait_for_the_hosts_is_a_flag(tmp_path):
         ([HOSTS, "--debug=actor/0"], "debug on one machine"),
         ([HOSTS, "--lp_launch_type=local_mt"], "debug on one machine"),
         ([HOSTS, "--launcher=join"], "give --credentials=FILE"),
+        ([HOSTS, "--launcher=join", "--credentials=no.pem"], "--credentials=no.pem: No such file"),
         (
             ["--launcher=slurm"],
             "not in a Slurm job; submit one with --slurm='--nodes=3 --exclusive'",
@@ -103,6 +104,7 @@ def test_what_cannot_work_is_refused_in_one_line(status_of, tmp_path, capsys, fl
     assert status_of(*command, f"--run_dir={tmp_path / 'run'}") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("distrl: ") and message in line
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_job_is_submitted_for_hosts_that_are_named(status_of, tmp_path, capsys, monkeypatch):
