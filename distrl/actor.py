@@ -65,6 +65,14 @@ class ActorLoop(abc.ABC):
         """
 
     @abc.abstractmethod
+    def finish(self) -> None:
+        """Stores the last step received, for which an action is inferred, but not sent.
+
+        To be called once, after the last `step`: with it, all transitions that were made are
+        stored, and episodes that ended are whole.
+        """
+
+    @abc.abstractmethod
     def flush(self) -> None:
         """Waits until every unroll that was completed is in its table."""
 
@@ -82,6 +90,7 @@ class ActorLoop(abc.ABC):
         should_stop: Callable[[], bool],
         report: Callable[[Any], None],
         report_interval: float = 0.1,
+        is_finished: Callable[[], bool] = lambda: False,
     ) -> None:
         """Steps until `should_stop()`; then flushes the replay and sends a last report.
 
@@ -89,6 +98,7 @@ class ActorLoop(abc.ABC):
           should_stop: asked before each step.
           report: called with `take_report()`; must not block.
           report_interval: seconds between two reports.
+          is_finished: asked once after the last step: whether to `finish`.
         """
         due = time.monotonic() + report_interval
         current_account().switch(ENV_STEP)
@@ -99,6 +109,8 @@ class ActorLoop(abc.ABC):
                     with in_state(OTHER):
                         report(self.take_report())
                     due = time.monotonic() + report_interval
+            if is_finished() and self.acted:
+                self.finish()
             self.flush()
         except Stopped:
             pass  # the program stops during a wait of the replay: `run` ends too
@@ -128,7 +140,9 @@ class Actor(ActorLoop):
         self._pool = pool
         self._part = PolicyStreams(inferencer, replay, pool.spec, pool.num_envs, life)
         self._statistics = self._part.statistics
-        self._streams = (pool.env_ids + first_stream).astype(np.int32)
+        self._all_streams = (pool.env_ids + first_stream).astype(np.int32)
+        # If it is all of them, the same array each time, so that look-ups by stream can be cached.
+        self._streams = self._all_streams
         pool.start()
         self._env_ids: npt.NDArray[np.int32] | None = None  # all, in order
         self._receive()
@@ -141,14 +155,13 @@ class Actor(ActorLoop):
         self._timestep = self._pool.recv()
         if self._pool.is_async:
             self._env_ids = self._timestep.env_id
+            self._streams = self._all_streams[self._env_ids]
         ended = self._statistics.add(self._timestep, self._env_ids)
         return [] if ended is None else ended[1]
 
     def step(self) -> ActorLogs:
         """See `ActorLoop`."""
-        timestep, env_ids = self._timestep, self._env_ids
-        # If it is all of them, the same array each time, so that look-ups by stream can be cached.
-        streams = self._streams if env_ids is None else self._streams[env_ids]
+        timestep, env_ids, streams = self._timestep, self._env_ids, self._streams
         account = of_thread.account
         began = account.clock()
         inference = self._part.infer(streams, timestep)
@@ -159,6 +172,12 @@ class Actor(ActorLoop):
         ended = self._receive()
         steps = self._statistics.steps - before
         return {"env_steps": steps, "episodes": ended, "version": inference.version}
+
+    def finish(self) -> None:
+        """See `ActorLoop`."""
+        with in_state(INFERENCE):
+            inference = self._part.infer(self._streams, self._timestep)
+        self._part.store(self._streams, self._timestep, inference)
 
     @property
     def acted(self) -> int:

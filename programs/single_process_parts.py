@@ -177,13 +177,15 @@ class SingleProcess:
             if evaluator_pool is not None:
                 learners = {name: part.learner for name, part in self.tasks.items()}
                 self.evaluator = TasksEvaluator(builders, evaluator_pool, learners, life)
+            self._is_finished = False
             self._opened = opened.pop_all()
 
     def run_once(self, may_act: Callable[[], bool] | None = None) -> bool:
         """Acts with what was learned until a task has a batch; those that have one learn from it.
 
         Args:
-          may_act: asked before each step of the actor; None: it always may.
+          may_act: asked before each step of the actor; None: it always may. Once it may not, it
+            never may again.
 
         Returns:
           False if there is no batch and the actor may not act.
@@ -206,12 +208,20 @@ class SingleProcess:
         ready: list[TaskParts] = []
         while not ready:
             if may_act is not None and not may_act():
-                break
+                return self._finish()
             self.actor.step()
             if self._core is not None:
                 self._core.count()
             ready = [part for part in self._in_turn if part.may_learn(acted=True)]
         return ready
+
+    def _finish(self) -> list[TaskParts]:
+        """Stores the last step, once, if there was one; returns the tasks that have a batch now."""
+        if self._is_finished or not self.actor.acted:
+            return []
+        self._is_finished = True
+        self.actor.finish()
+        return [part for part in self._in_turn if part.may_learn(acted=False)]
 
     @contextlib.contextmanager
     def _acting(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from distrl.actor import ActorLogs, ActorLoop
 from distrl.envs.multi_agent.pool import AgentPool
@@ -10,7 +11,7 @@ from distrl.episodes import Record
 from distrl.metrics.reports import Report
 from distrl.policy_streams import PolicyStreams
 from distrl.runtime.time_account import INFERENCE, REPLAY_WRITE, in_state, of_thread
-from distrl.types import Inference, Nest
+from distrl.types import Inference
 
 
 class MultiAgentActor(ActorLoop):
@@ -49,8 +50,17 @@ class MultiAgentActor(ActorLoop):
 
     def step(self) -> ActorLogs:
         """See `ActorLoop`; the streams of a policy are inferred together."""
+        streams, inferences = self._infer()
+        self._pool.send({name: inference.action for name, inference in inferences.items()})
+        self._store(streams, inferences)
+        before = self.acted
+        ended = self._receive()
+        versions = {name: inference.version for name, inference in inferences.items()}
+        return {"env_steps": self.acted - before, "episodes": ended, "version": versions}
+
+    def _infer(self) -> tuple[dict[str, npt.NDArray[np.int32]], dict[str, Inference]]:
+        """Returns the streams that have received a step, and their actions, by policy."""
         inferences: dict[str, Inference] = {}
-        actions: dict[str, Nest] = {}
         streams = {
             name: (timestep.env_id + self._first_stream).astype(np.int32)
             for name, timestep in self._steps.items()
@@ -59,15 +69,18 @@ class MultiAgentActor(ActorLoop):
         began = account.clock()
         for name, timestep in self._steps.items():
             inferences[name] = self._policies[name].infer(streams[name], timestep)
-            actions[name] = inferences[name].action
         account.lap(INFERENCE, began)
-        self._pool.send(actions)
+        return streams, inferences
+
+    def _store(
+        self, streams: dict[str, npt.NDArray[np.int32]], inferences: dict[str, Inference]
+    ) -> None:
         for name, timestep in self._steps.items():
             self._policies[name].store(streams[name], timestep, inferences[name])
-        before = self.acted
-        ended = self._receive()
-        versions = {name: inference.version for name, inference in inferences.items()}
-        return {"env_steps": self.acted - before, "episodes": ended, "version": versions}
+
+    def finish(self) -> None:
+        """See `ActorLoop`."""
+        self._store(*self._infer())
 
     @property
     def acted(self) -> int:

@@ -147,7 +147,13 @@ class ActorNode:
                 self._heartbeat.acted = self._before + actor.acted
                 return stopping() or not (lease is None or lease.allows(actor))
 
-            actor.run(should_stop, self._report, self._report_interval)
+            kinds = RoundWriter, LockstepWriter
+            in_rounds = any(isinstance(writer, kinds) for writer in self._writers.values())
+
+            def is_finished() -> bool:  # of rounds there are only whole ones
+                return not in_rounds and lease is not None and lease.over
+
+            actor.run(should_stop, self._report, self._report_interval, is_finished)
             if lease is not None and lease.over:
                 self._finish(lease)
             for replay in self._replays.values():

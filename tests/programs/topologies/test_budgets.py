@@ -85,6 +85,13 @@ def test_what_actors_do_exceeds_the_budget_by_less_than_one_step(tmp_path, count
     assert -BATCH - ratio * streams <= row["unrolls"] - ratio * inserted <= 0
 
 
+@pytest.mark.parametrize("topology", [HEAVY, LIGHT])
+def test_every_transition_of_a_budget_is_learned_from(tmp_path, counts, topology):
+    flags = "--config.replay.unroll_length=1", "--config.learner.batch_size=1"
+    true, row = train(tmp_path / "run", counts, topology, SHARED, *flags, "--max_episodes=200")
+    assert true == row["env_steps"] == row["trained_steps"]
+
+
 def test_a_budget_in_transitions_is_exceeded_by_less_than_a_batch(tmp_path, counts):
     _, row = train(tmp_path / "run", counts, LIGHT, REVERB, "--max_trained_steps=5000")
     assert 5000 <= row["trained_steps"] < 5000 + LENGTH * BATCH
