@@ -55,7 +55,7 @@ class Categorical:
 
     def encode(self, action: jax.Array) -> jax.Array:
         """Returns the action as network input: one-hot, float32 [..., num_actions]."""
-        return jax.nn.one_hot(action, self.num_actions)
+        return jax.nn.one_hot(action, self.num_actions, dtype=jnp.float32)
 
     def named_parameters(self, logits: jax.Array) -> dict[str, jax.Array]:
         """Returns normalised `logits` [..., num_actions]."""
@@ -102,7 +102,7 @@ class MultiCategorical:
 
     def encode(self, action: jax.Array) -> jax.Array:
         """Returns the action as network input: a one-hot for each element, [..., sum(nvec)]."""
-        return self._flat(jax.nn.one_hot(self._index(action), self._width))
+        return self._flat(jax.nn.one_hot(self._index(action), self._width, dtype=jnp.float32))
 
     def named_parameters(self, logits: jax.Array) -> dict[str, jax.Array]:
         """Returns `logits` [..., sum(nvec)], those of each element normalised."""

@@ -97,7 +97,7 @@ def to_nhwc(
         x = jnp.transpose(x.astype(jnp.int32) - np.asarray(leaf.minimum, np.int32), order)
         x = x[..., None] if axis is None else x
         kinds = values.max(axis=tuple(i for i in range(values.ndim) if i != axis)).reshape(-1)
-        layers = [jax.nn.one_hot(x[..., i], int(n)) for i, n in enumerate(kinds)]
+        layers = [jax.nn.one_hot(x[..., i], int(n), dtype=jnp.float32) for i, n in enumerate(kinds)]
         return jnp.concatenate(layers, axis=-1)
     is_byte = np.dtype(leaf.dtype) == np.uint8
     scale = integer_scale(leaf) if scale_integers else None

@@ -252,10 +252,12 @@ def _vector_part(
 
     def flat(x: jax.Array) -> jax.Array:
         if isinstance(leaf, dm_specs.DiscreteArray):
-            return jax.nn.one_hot(x, leaf.num_values)
+            return jax.nn.one_hot(x, leaf.num_values, dtype=jnp.float32)
         if symbols:
             index = (x.astype(jnp.int32) - np.asarray(leaf.minimum, np.int32)).reshape(len(x), -1)
-            elements = [jax.nn.one_hot(index[:, i], n) for i, n in enumerate(symbols)]
+            elements = [
+                jax.nn.one_hot(index[:, i], n, dtype=jnp.float32) for i, n in enumerate(symbols)
+            ]
             return jnp.concatenate(elements, axis=-1)
         x = x.astype(jnp.float32)
         scale = integer_scale(leaf) if scale_integers else None

@@ -6,13 +6,18 @@ import dm_env
 import jax
 import numpy as np
 import pytest
+from dm_env import specs as dm_specs
 
 from distrl.agents import compiling
 from distrl.agents.a2c import A2CConfig
+from distrl.agents.agent import extras_struct, params_struct
+from distrl.agents.networks import NetworkConfig
+from distrl.agents.ppo import PPOConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.policy import Policy
 from distrl.runtime.jax_settings import use_own_settings
+from distrl.specs import EnvironmentSpec
 from distrl.task import make_agent
 from distrl.testing import CountingEnvironment
 
@@ -57,6 +62,27 @@ def test_a_process_of_its_own_has_its_own_settings():
         assert jax.config.jax_numpy_rank_promotion == "allow"
     finally:
         jax.config.update("jax_numpy_rank_promotion", before)
+
+
+def test_networks_are_float32_where_the_user_enables_x64():
+    observation = {
+        "cell": dm_specs.BoundedArray((2,), np.int32, 0, 3),
+        "image": dm_specs.BoundedArray((5, 5, 2), np.uint8, 0, 7),
+        "kind": dm_specs.DiscreteArray(3, np.int32),
+    }
+    network = NetworkConfig(core="lstm", one_hot_integers=True)
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    try:
+        for action in (
+            dm_specs.DiscreteArray(2, np.int32),
+            dm_specs.BoundedArray((2,), np.int32, 0, 2),
+        ):
+            agent = PPOConfig(network=network).make(EnvironmentSpec(observation, action))
+            leaves = jax.tree.leaves((params_struct(agent), extras_struct(agent)))
+            assert {leaf.dtype for leaf in leaves} == {np.dtype(np.float32)}
+    finally:
+        jax.config.update("jax_enable_x64", before)
 
 
 def test_a_platform_that_is_missing_is_named(monkeypatch):
