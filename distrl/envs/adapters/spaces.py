@@ -141,7 +141,7 @@ def reader(space: Any, where: str) -> Reader:
     bounds are not checked.
     """
     kind = _kind(space)
-    if kind == "Discrete" and getattr(space, "start", 0):
+    if kind == "Discrete" and starts(space):
         return _discrete_reader(space, where)
     if kind in ("MultiDiscrete", "MultiBinary"):
         return _bounded_reader(space, where)
