@@ -36,7 +36,7 @@ OTHER_FLAGS = {  # of the benchmarks, of `distrl` before a command, and of other
     "help", "logdir", "only_check_args", "set", "version", "lp_termination_notice_secs",
     "num_producers", "which", "episodes", "trust", "x", "y",
     "code", "envs", "fps", "kinds", "max_steps", "peer", "sample", "task", "video", "watch",
-    "array", "exclude", "exclusive", "force", "gpus", "nodelist", "nodes", "python", "time",
+    "array", "exclude", "exclusive", "force", "gpus", "ipc", "nodelist", "nodes", "python", "time",
     "xla_force_host_platform_device_count",
 }  # fmt: skip
 MOVED = "### Moved"  # a section of the changelog that names what is gone
