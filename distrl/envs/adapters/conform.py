@@ -56,13 +56,13 @@ class LeafCheck:
                 f"{self._name}: expected {self._expected()}, got {_show(value, array)}"
             )
         # The sum of squares is cheap, and small only if all are finite, and stay so in a cast.
-        dtype = array.dtype
+        dtype, given = array.dtype, array
         if self._finite and dtype.kind == "f" and np.vdot(array, array) < self._largest:
             return array if dtype is self._dtype else array.astype(self._dtype, copy=False)
         if dtype != self._dtype:
             array = self._cast(value, array)
         if self._finite:
-            what = not_finite(self._name, array)
+            what = not_finite(self._name, array, given)
             if what is not None:
                 raise SpecViolation(what)
         if self._num_values is not None and not 0 <= array.item() < self._num_values:
@@ -167,14 +167,18 @@ class RewardCheck:
         """
         if type(value) is float and not self._shape and -_MAX < value < _MAX:
             return value
-        array = np.asarray(value)
-        if array.shape != self._shape or array.dtype.kind not in "fiub":
-            raise SpecViolation(
-                f"reward: expected float32{list(self._shape)}, got {_show(value, array)}"
-            )
+        given = np.asarray(value)
+        if given.shape != self._shape or given.dtype.kind not in "fiub":
+            if type(value) is not int or self._shape:
+                raise SpecViolation(
+                    f"reward: expected float32{list(self._shape)}, got {_show(value, given)}"
+                )
+            given = np.asarray(float(max(-2 * _MAX, min(value, 2 * _MAX))))  # beyond 64 bits
         with np.errstate(over="ignore"):
-            array = array.astype(np.float32)
+            array = given.astype(np.float32)
         if self._finite and not np.isfinite(array).all():
+            if np.isfinite(given).all():
+                raise SpecViolation(_too_large("reward", value, array.dtype))
             raise SpecViolation(f"reward: expected finite numbers, got {value}")
         return array
 
@@ -207,16 +211,32 @@ def check_last(step_type: int, discount: Any) -> None:
         )
 
 
-def not_finite(name: str, array: npt.NDArray[Any]) -> str | None:
-    """Returns what is wrong with an array, or number, that is not finite; None if it is."""
+def not_finite(
+    name: str, array: npt.NDArray[Any], given: npt.NDArray[Any] | None = None
+) -> str | None:
+    """Returns what is wrong with an array, or number, that is not finite; None if it is.
+
+    Args:
+      name: name of the array, for messages.
+      array: the array.
+      given: what was cast to it; None: the same.
+    """
     array = np.asarray(array)
     wrong = ~np.isfinite(array)
     if not wrong.any():
         return None
+    if given is not None and (lost := wrong & np.isfinite(given)).any():
+        return _too_large(name, given[lost][0], array.dtype)
     return (
         f"{name}: expected finite numbers, got {wrong.sum()} of {array.size} that are not; "
         f"the first is {array[wrong][0]}"
     )
+
+
+def _too_large(name: str, value: Any, dtype: Any) -> str:
+    limit, text = float(np.finfo(dtype).max), str(value)
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    return f"{name}: expected finite numbers, in {dtype} at most {limit:.6g}, got {text}"
 
 
 def _show(value: Any, array: npt.NDArray[Any]) -> str:

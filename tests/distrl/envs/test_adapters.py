@@ -406,6 +406,14 @@ def test_dm_env_environments():
         (dm_env.transition(None, 0.0), "reward: expected .*got a NoneType"),
         (dm_env.transition(np.nan, 0.0), "reward: expected finite numbers, got nan"),
         (dm_env.transition(1.0, np.inf), "observation: expected finite numbers, got 1 of 1"),
+        (
+            dm_env.transition(1e39, 0.0),
+            r"reward: expected finite .* float32 at most 3.4028.*, got 1e\+39",
+        ),
+        (
+            dm_env.transition(-(10**400), 0.0),
+            r"reward: expected finite .* at most 3.4028.*, got -10{55}\.\.\.$",
+        ),
         (dm_env.restart(0.0)._replace(reward=1.0, discount=1.0), r"step_type: step\(\) gave 0"),
     ],
 )
