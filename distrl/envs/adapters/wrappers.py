@@ -1,6 +1,7 @@
 """The usual wrappers of one environment, by configuration."""
 
 import dataclasses
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +48,13 @@ class WrapperConfig:
     def __post_init__(self) -> None:
         for name in ("max_episode_steps", "action_repeat", "frame_stack"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is None and name == "max_episode_steps":
+                continue
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+                raise ConfigError(
+                    f"environment.wrappers.{name} must be a whole number, got {value!r}"
+                )
+            if value < 1:
                 raise ConfigError(f"environment.wrappers.{name} must be 1 or more, got {value}")
         if self.post_process is not None and not callable(self.post_process):
             raise ConfigError(
