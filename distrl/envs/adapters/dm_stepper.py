@@ -49,7 +49,7 @@ class DmStepper:
         """See `Stepper`."""
         step = self._env.step(self._write(action))
         reward = step.reward
-        if type(reward) is not float:
+        if type(reward) is not float and reward is not None:  # None: of a FIRST, which is refused
             reward = self._read_reward(reward)
         return self._convert(step, reward, step.discount)
 

@@ -66,6 +66,21 @@ def stepper_and_env(builder, **wrappers):
     return stepper, made[-1]
 
 
+def sent(builder, action):
+    """Returns an action as it comes to an environment whose pool is sent it."""
+    made = []
+
+    def build():
+        made.append(builder())
+        return made[-1]
+
+    pool = PythonEnvironment(build, pool=PoolConfig("loop")).make_pool(1, 1, [5])
+    pool.reset()
+    pool.step(jax.tree.map(lambda x: x[np.newaxis], action))
+    pool.close()
+    return made[-1].actions[-1]
+
+
 def test_terminated_wins_over_truncated_and_a_limit_keeps_its_discount():
     stepper, env = stepper_and_env(Gym)
     first, mid, last = stepper.reset(), stepper.step(np.int32(0)), stepper.step(np.int32(1))
@@ -133,21 +148,17 @@ def test_spaces_become_specs():
     ],
 )
 def test_actions_come_as_the_space_has_them(space, action, wanted):
-    stepper, env = stepper_and_env(with_attributes(action_space=space))
-    stepper.reset()
-    stepper.step(action)
-    came = env.actions[-1]
+    came = sent(with_attributes(action_space=space), action)
     assert space.contains(came)  # also at its bounds, which float32 rounds
     np.testing.assert_allclose(came, wanted, rtol=1e-6)
 
 
 def test_dict_actions():
     space = spaces.Dict({"go": spaces.Discrete(2, start=1), "how": spaces.Box(-1, 1, (2,))})
-    stepper, env = stepper_and_env(with_attributes(action_space=space))
-    stepper.reset()
-    stepper.step({"go": np.int32(0), "how": np.array([5.0, 0.5], np.float32)})
-    assert env.actions[-1]["go"] == 1
-    np.testing.assert_array_equal(env.actions[-1]["how"], [1.0, 0.5])
+    action = {"go": np.int32(0), "how": np.array([5.0, 0.5], np.float32)}
+    came = sent(with_attributes(action_space=space), action)
+    assert came["go"] == 1
+    np.testing.assert_array_equal(came["how"], [1.0, 0.5])
 
 
 @pytest.mark.parametrize("space", [spaces.Text(5), spaces.Sequence(spaces.Discrete(2))])
@@ -388,7 +399,7 @@ def test_dm_env_environments():
     assert (spec.reward.shape, spec.reward.dtype) == ((2,), np.float32)
     assert spec.env_info["asked"].dtype == np.int32
     assert type(spec.observation) is dict and spec.observation["b"].dtype == np.float32
-    first, last = stepper.reset(), stepper.step(np.array([-7, 7], np.float32))
+    first, last = stepper.reset(), stepper.step(np.array([-1, 7], np.float32))
     assert (first.step_type, last.step_type, last.discount) == (StepType.FIRST, StepType.LAST, 1)
     assert (first.env_info, last.env_info) == ({"asked": 1}, {"asked": 2})
     np.testing.assert_array_equal(env.action, [-1, 7])
