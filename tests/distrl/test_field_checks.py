@@ -17,7 +17,7 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.prediction import PredictionConfig
 from distrl.agents.reinforce import ReinforceConfig
 from distrl.agents.tunable import Tunable
-from distrl.envs import PythonEnvironment
+from distrl.envs import PythonEnvironment, WrapperConfig
 from distrl.envs.multi_agent.copies import Copies
 from distrl.envs.pool_config import PoolConfig
 from distrl.errors import ConfigError
@@ -62,6 +62,7 @@ SETTINGS = {
     "native": (DISCRETE, None),
     "python": (COUNTING := PythonEnvironment(CountingEnvironment, "counting"), None),
     "pool": (PoolConfig(), None),
+    "wrappers": (WrapperConfig(), None),
     "copies": (Copies(COUNTING, 2), None),
     **{
         name: (kind(), None)
@@ -123,6 +124,6 @@ def test_all_classes_of_settings_are_checked():
         if isinstance(node, ast.ClassDef) and node.name.endswith("Config")
     }
     protocols = {"AgentConfig", "AlgorithmConfig"}
-    elsewhere = {"CheckingConfig", "WrapperConfig"}
+    elsewhere = {"CheckingConfig"}
     checked = {type(settings).__name__ for settings, _ in SETTINGS.values()}
     assert names - checked == protocols | elsewhere

@@ -1,7 +1,6 @@
 """The usual wrappers of one environment, by configuration."""
 
 import dataclasses
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.envs.adapters.stepper import Step, Stepper
 from distrl.errors import ConfigError
+from distrl.field_checks import check_flag, check_whole
 from distrl.types import Nest, StepType
 
 _POST_PROCESS = "environment.wrappers.post_process's action"
@@ -46,16 +46,11 @@ class WrapperConfig:
     post_process: Callable[[Nest, Nest], Nest] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_episode_steps", "action_repeat", "frame_stack"):
-            value = getattr(self, name)
-            if value is None and name == "max_episode_steps":
-                continue
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-                raise ConfigError(
-                    f"environment.wrappers.{name} must be a whole number, got {value!r}"
-                )
-            if value < 1:
-                raise ConfigError(f"environment.wrappers.{name} must be 1 or more, got {value}")
+        prefix = "environment.wrappers"
+        check_flag(self, "clip_actions", prefix)
+        check_whole(self, "max_episode_steps", prefix, none=True)
+        check_whole(self, "action_repeat", prefix)
+        check_whole(self, "frame_stack", prefix)
         if self.post_process is not None and not callable(self.post_process):
             raise ConfigError(
                 "environment.wrappers.post_process must be a function (action, observation) -> "

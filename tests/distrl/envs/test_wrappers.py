@@ -156,12 +156,11 @@ def test_specs_follow():
 
 @pytest.mark.parametrize("name", ["max_episode_steps", "action_repeat", "frame_stack"])
 def test_settings_are_checked(name):
-    with pytest.raises(ConfigError, match=rf"wrappers\.{name} must be 1 or more, got 0"):
-        WrapperConfig(**{name: 0})
-    for wrong in (2.0, float("nan"), "5", True):
-        with pytest.raises(ConfigError, match=rf"wrappers\.{name} must be a whole number, got"):
+    for wrong in (0, 2.0, float("nan"), "5", True, np.int64(2)):
+        with pytest.raises(
+            ConfigError, match=rf"wrappers\.{name} must be a whole number, 1 or more"
+        ):
             WrapperConfig(**{name: wrong})
-    assert getattr(WrapperConfig(**{name: np.int64(2)}), name) == 2
 
 
 @pytest.mark.parametrize("name", ["max_episode_steps", "action_repeat"])
