@@ -147,9 +147,7 @@ class _Training:
         while not stop.is_set() and not all(run.ending for run in self._runs.values()):
             try:
                 learned = self._parts.run_once(may_act)
-            except (
-                Stopped
-            ):  # here, in a wait of the replay, or in another of the learner's processes
+            except Stopped:  # in `may_act`, a wait of the replay, or another learner process
                 break
             waiting.restart()
             line = start_up.take_line("first update") if learned else None
@@ -197,9 +195,3 @@ class _Training:
         for name, report in scores.items():
             self._runs[name].report(report)
             self._parts.tasks[name].builder.callbacks.evaluated(report)
-
-
-def _nodes(experiment: Experiment) -> list[str]:
-    """Returns the nodes of other topologies whose parts are here; their lives are counted too."""
-    actors = [f"actor/{index}" for index in range(experiment.actors.num_actors)]
-    return ["single_process", *actors, "inferencer/0", "evaluator/0"]
