@@ -138,11 +138,11 @@ def test_a_hundred_updates_give_the_same_parameters(elsewhere, tmp_path):
     check_learned(elsewhere, tmp_path, ["impala", "ppo"])
 
 
-@pytest.mark.slow
 def test_every_algorithm_is_tried():
     assert set(AGENTS) >= set(presets.AGENTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(AGENTS))
 def test_every_agent_learns_the_same(elsewhere, tmp_path, name):
     check_learned(elsewhere, tmp_path, [name])
