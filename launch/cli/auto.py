@@ -73,8 +73,10 @@ def resolve(
 
 def without_measuring(experiment: Experiment, values: flags.FlagValues) -> str:
     """Returns a topology that the experiment can have: nodes, if that is a matter of speed."""
-    found = candidates(experiment, usable_cores(), _excluded(values)).topologies
-    return next((name for name in found if name != SINGLE), found[0])
+    if is_for_machines(values) is not None:
+        return "multi_machine"
+    topologies = candidates(experiment, usable_cores(), _excluded(values)).topologies
+    return next((name for name in topologies if name != SINGLE), topologies[0])
 
 
 def _stored(values: flags.FlagValues) -> Choice | None:

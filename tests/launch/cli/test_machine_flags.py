@@ -7,7 +7,9 @@ import pytest
 from absl import flags
 
 from distrl.launch.cli import machine_flags
+from distrl.launch.cli.auto import without_measuring
 from distrl.launch.cli.read_command import read_command
+from distrl.programs import AUTO
 
 ON_MACHINES = ["--topology=multi_machine", "--hosts=a,b"]
 
@@ -51,6 +53,13 @@ def read(*words):
     for name in values:
         values[name].unparse()
     return read_command(["distrl train", "--env=CartPole-v1", *words], values), values
+
+
+def test_hosts_say_that_there_are_several_machines_also_where_nothing_is_measured():
+    """As `distrl graph` and sweeps choose a topology."""
+    command, values = read("--hosts=a,b")
+    assert command.topology == AUTO
+    assert without_measuring(command.experiment, values) == "multi_machine"
 
 
 def test_what_turns_something_off_is_taken():

@@ -143,7 +143,7 @@ def test_the_graph_of_a_run(status_of, tmp_path, capsys, cartpole):
             },
         ),
         (
-            ["--topology=multi_machine", "--hosts=a,b"],
+            ["--hosts=a,b"],
             {
                 ("actor", "relay"), ("actor", "replay"), ("actor", "monitor"),
                 ("relay", "learner"), ("learner", "replay"), ("learner", "monitor"),
