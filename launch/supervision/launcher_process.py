@@ -66,8 +66,7 @@ class LauncherProcess(NamedTuple):
 
     def is_same(self, other: "LauncherProcess") -> bool:
         """Returns whether this is the other process, as far as both are known."""
-        known = [(mine, its) for mine, its in zip(self, other) if mine and its]
-        return all(mine == its for mine, its in known)
+        return all(one == two for one, two in zip(self, other) if one and two)
 
     @property
     def name(self) -> str:
