@@ -182,9 +182,10 @@ class _Training:
         """Reports what was acted and learned. Args: flags: of `TaskRun.report_counts`."""
         self._report_due = time.monotonic() + _REPORT_S
         acted, single = self._parts.actor.take_report(), self._experiment.assignment is None
-        for name, run in self._runs.items():
-            own = acted if single else acted[self._experiment.actor_of(name)]
-            run.report_counts(own, **flags)
+        with contextlib.ExitStack() as reports:  # all are made, also if one fails
+            for name, run in reversed(list(self._runs.items())):
+                acted_for_task = acted if single else acted[self._experiment.actor_of(name)]
+                reports.callback(run.report_counts, acted_for_task, **flags)
 
     def finish_evaluation(self, stop: threading.Event) -> None:
         """Plays the evaluation that has begun to its end, unless `stop` is set, and reports it."""

@@ -89,8 +89,8 @@ class TaskRun:
     def report(self, *reports: Report, judged: bool = True, failed: bool = False) -> None:
         """Passes on reports. Args: judged: see `Monitor.report`. failed: see `report_counts`."""
         newest = None if failed or not self._learner.version else self._learner_report
-        self.monitor.report("single_process", self._number, reports, newest, judged)
-        self._number += 1
+        number, self._number = self._number, self._number + 1  # each has its own if one fails
+        self.monitor.report("single_process", number, reports, newest, judged)
 
     def _learner_report(self) -> Report:
         """Returns the learner's report with its logs."""
@@ -121,7 +121,7 @@ class TaskRun:
             self.report(acted, judged=False)
             return
         learner = self._learner
-        counts = self._learner_report() if logs else learner.counts()
+        counts = learner.counts()
         if spent:
             counts[SPENT] = self._goal.acting_budget
         elsewhere: Report = {
@@ -130,6 +130,8 @@ class TaskRun:
         }
         self._acted_elsewhere = learner.acted_elsewhere
         self.report(acted, elsewhere, counts, failed=failed)
+        if logs:  # last, as reading them may fail
+            self.report(self._learner_report(), judged=False)
 
     def check(self) -> None:
         """Saves if it is time to; raises what saving raised before."""

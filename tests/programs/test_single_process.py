@@ -12,9 +12,10 @@ from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
 from distrl.checkpointing.store import Checkpoints
 from distrl.envs import PythonEnvironment
-from distrl.errors import CallbackError, EnvironmentFault, SaveError
+from distrl.errors import CallbackError, Diverged, EnvironmentFault, SaveError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
+from distrl.learner import Learner
 from distrl.programs import single_process as program
 from distrl.programs.running import update_wait
 from distrl.replay.buffer import ReplayConfig
@@ -209,6 +210,29 @@ def test_what_was_done_before_a_failure_is_counted_and_saved(tmp_path):
     assert manifest["version"] == row["learner_steps"] == 3
     lines = (tmp_path / "episodes.csv").read_text().splitlines()
     assert manifest["monitor"]["episodes"] == row["episodes"] == len(lines) - 1 > 0
+
+
+@pytest.mark.parametrize("interval", [0.0, 1e9])
+def test_what_was_done_before_logs_cannot_be_read_is_counted(tmp_path, monkeypatch, interval):
+    """In the report of an update, and in one while it acts."""
+    take_report = Learner.take_report
+
+    def take(learner):
+        if learner.version >= 3:
+            raise Diverged("not finite")
+        return take_report(learner)
+
+    monkeypatch.setattr(Learner, "take_report", take)
+    monkeypatch.setattr(program, "_REPORT_S", interval)
+    made = experiment(Counts, goal=Goal(max_env_steps=1000), replay=OFF_POLICY)
+    made = dataclasses.replace(made, evaluator=EvaluatorConfig())
+    made.environment.spec()
+    Counts.steps = 0
+    with pytest.raises(Diverged, match=r"^not finite$"):
+        run(made, tmp_path)
+    row = last_row(tmp_path)
+    assert row["env_steps"] == Counts.steps > 0
+    assert row["learner_steps"] >= 3
 
 
 @pytest.mark.parametrize(
