@@ -25,8 +25,8 @@ def with_time_limit(environment: Any, max_episode_steps: int) -> Any:
 
     fields = _fields(environment)
     if "max_episode_steps" in fields:
-        own = getattr(environment, "episode_limit", None)
-        limited = environment if own and own <= max_episode_steps else shorter(environment)
+        limit = getattr(environment, "episode_limit", None)
+        limited = environment if limit and limit <= max_episode_steps else shorter(environment)
     elif "wrappers" in fields:
         limited = dataclasses.replace(environment, wrappers=shorter(environment.wrappers))
     else:

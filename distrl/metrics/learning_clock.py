@@ -33,5 +33,5 @@ class LearningClock:
     @property
     def seconds(self) -> float:
         """Seconds of learning."""
-        own = 0.0 if self._first_step is None else time.monotonic() - self._first_step
-        return self._seconds + own
+        since = 0.0 if self._first_step is None else time.monotonic() - self._first_step
+        return self._seconds + since

@@ -149,7 +149,7 @@ def test_a_stop_ends_within_a_step_and_the_same_budget_goes_on(
 def test_a_checkpoint_amid_a_step_has_all_steps_before_it(tmp_path, monkeypatch, at):
     """Only updates are reported here. The step lasts until a checkpoint is written."""
     monkeypatch.setattr(program, "_REPORT_S", 1e9)
-    stop, written, counts, found = threading.Event(), threading.Event(), [], []
+    stop, written, counts, in_manifest = threading.Event(), threading.Event(), [], []
     step = Actor.step
 
     def watched(actor):
@@ -159,9 +159,9 @@ def test_a_checkpoint_amid_a_step_has_all_steps_before_it(tmp_path, monkeypatch,
     def wait():
         stop.set()
         until(written.is_set, "the checkpoint")
-        found.extend(saved(tmp_path)[:2])
+        in_manifest.extend(saved(tmp_path)[:2])
 
     monkeypatch.setattr(Actor, "step", watched)
     made = calling(one_policy, at, wait)
     assert train(made, tmp_path, stop, give_up=written.set) is None
-    assert found == counts and at - NUM_ENVS <= counts[0] < at
+    assert in_manifest == counts and at - NUM_ENVS <= counts[0] < at

@@ -37,9 +37,9 @@ class NoDataclass:
     max_episode_steps = 5
 
 
-@pytest.mark.parametrize(("own", "limit"), [(None, 9), (5, 5), (20, 9)])
-def test_an_environment_of_ones_own_needs_no_episode_limit(own, limit):
-    assert with_time_limit(Own(own), 9) == Own(limit)
+@pytest.mark.parametrize(("before", "limit"), [(None, 9), (5, 5), (20, 9)])
+def test_an_environment_of_ones_own_needs_no_episode_limit(before, limit):
+    assert with_time_limit(Own(before), 9) == Own(limit)
 
 
 def test_an_environment_without_such_a_field_is_refused():

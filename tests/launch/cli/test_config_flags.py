@@ -158,13 +158,13 @@ class Predicting(PPOConfig):
 
 
 def test_heads_and_components_of_ones_own_have_flags():
-    for settings, own in (
+    for settings, name in (
         (PPOConfig(), "heads"),
         (DQNConfig(), "heads"),
         (Predicting(), "predictor"),
     ):
         names = config_flags.describe(settings, "agent")
-        for component in ("torso", own):
+        for component in ("torso", name):
             assert f"agent.components.{component}.learning_rate" in names
 
 

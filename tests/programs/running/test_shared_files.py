@@ -19,9 +19,9 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The heartbeats of a replay, whose row is the calling thread's, and of an actor."""
     monkeypatch.setattr(segment, "FOLDER", tmp_path)
     table = HeartbeatTable(["replay/0", "actor/0"])
-    own, actor = table.of("replay/0"), table.of("actor/0")
-    install_heartbeat_lookup(lambda: (own, True))
-    yield own, actor
+    replay, actor = table.of("replay/0"), table.of("actor/0")
+    install_heartbeat_lookup(lambda: (replay, True))
+    yield replay, actor
     install_heartbeat_lookup(lambda: None)
 
 

@@ -97,8 +97,8 @@ def test_only_a_part_that_says_so_computes_in_half_precision(half):
     observation = dm_specs.Array((4,), np.float16)
     spec = EnvironmentSpec(observation, DISCRETE)
     timestep = specs.zeros(specs.timestep_struct(spec), 7)
-    for own in ({}, {"core": core}, {"heads": heads}):
-        network = make_network(NetworkConfig(torso=seen, **own), spec)
+    for more in ({}, {"core": core}, {"heads": heads}):
+        network = make_network(NetworkConfig(torso=seen, **more), spec)
         params = jax.eval_shape(network.init, root(0))
         outputs = jax.eval_shape(network.step, params, timestep, network.initial_state(7))
         dtypes = {leaf.dtype for leaf in jax.tree.leaves((params, outputs))}
@@ -272,7 +272,7 @@ def test_random_numbers_are_refused_when_the_experiment_is_made(part):
     def drawing(x):
         return hk.dropout(hk.next_rng_key(), 0.5, hk.Linear(3)(x))
 
-    own = {
+    network = {
         "torso": lambda: NetworkConfig(torso=drawing),
         "core": lambda: NetworkConfig(core=dropout_core),
         "heads": lambda: NetworkConfig(heads=drawing),
@@ -280,7 +280,7 @@ def test_random_numbers_are_refused_when_the_experiment_is_made(part):
     }[part]()
     where = "torso" if part == "flax" else part
     with pytest.raises(ConfigError, match=rf"network\.{where}: .* draws random numbers") as error:
-        Experiment(PythonEnvironment(ThreeActions), DQNConfig(network=own))
+        Experiment(PythonEnvironment(ThreeActions), DQNConfig(network=network))
     assert "\n" not in str(error.value)
 
 
