@@ -195,7 +195,8 @@ def _unfit(name: str, topology: str, launcher: str) -> str | None:
             "--topology=multi_machine"
         )
     if launcher not in _FOR.get(name, LAUNCHERS):
-        return f"would be ignored with --launcher={launcher}; use {' or '.join(_FOR[name])}"
+        others = " or ".join(_FOR[name])
+        return f"would be ignored with --launcher={launcher}; use --launcher={others}"
     return None
 
 

@@ -28,15 +28,15 @@ ON_MACHINES = ["--topology=multi_machine", "--hosts=a,b"]
         (["--light"], "--light is for several machines, and would be ignored with --topology=auto"),
         (
             [*ON_MACHINES, "--launcher=commands", "--ray=h:1"],
-            "--ray would be ignored with --launcher=commands; use ray, or leave it out",
+            "--ray would be ignored with --launcher=commands; use --launcher=ray, or leave it out",
         ),
         (
             ["--hosts=a,b", "--image=x"],
-            "--image would be ignored with --launcher=ssh; use kubernet",
+            "--image would be ignored with --launcher=ssh; use --launcher=kubernetes, or",
         ),
         (
             [*ON_MACHINES, "--credentials=x"],
-            "--credentials would be ignored with --launcher=ssh; use join or commands, or leave",
+            "--credentials would be ignored with --launcher=ssh; use --launcher=join or commands",
         ),
     ],
 )
