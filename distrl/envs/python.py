@@ -18,6 +18,30 @@ from distrl.field_checks import check_kind, is_number
 __all__ = ["PoolConfig", "PythonEnvironment", "WrapperConfig"]
 
 
+def check_settings(environment: Any, product: str) -> None:
+    """Checks the settings of an environment in Python, and names it after its builder if need be.
+
+    Args:
+      environment: a `PythonEnvironment` or a `MultiAgentEnvironment`, which is being made.
+      product: what its builder must return, for messages.
+
+    Raises:
+      ConfigError: a setting is wrong.
+    """
+    check_builder(environment.builder, product)
+    if not isinstance(environment.name, str):
+        raise ConfigError(f"environment.name must be a name, got {environment.name!r}")
+    check_kind(environment, "wrappers", WrapperConfig, "environment")
+    check_kind(environment, "pool", PoolConfig, "environment")
+    threshold = environment.return_threshold
+    if threshold is not None and not is_number(threshold):
+        raise ConfigError(
+            f"environment.return_threshold must be a finite number, or None; got {threshold!r}"
+        )
+    if not environment.name:
+        object.__setattr__(environment, "name", builder_name(environment.builder))
+
+
 @dataclasses.dataclass(frozen=True)
 class PythonEnvironment:
     """An environment written in Python: the user's, or a suite's.
@@ -40,18 +64,7 @@ class PythonEnvironment:
     return_threshold: float | None = None
 
     def __post_init__(self) -> None:
-        check_builder(self.builder, "a gymnasium.Env or a dm_env.Environment")
-        if not isinstance(self.name, str):
-            raise ConfigError(f"environment.name must be a name, got {self.name!r}")
-        check_kind(self, "wrappers", WrapperConfig, "environment")
-        check_kind(self, "pool", PoolConfig, "environment")
-        if self.return_threshold is not None and not is_number(self.return_threshold):
-            raise ConfigError(
-                "environment.return_threshold must be a finite number, or None; got "
-                f"{self.return_threshold!r}"
-            )
-        if not self.name:
-            object.__setattr__(self, "name", builder_name(self.builder))
+        check_settings(self, "a gymnasium.Env or a dm_env.Environment")
 
     def spec(self) -> specs.EnvironmentSpec:
         """Returns one environment's spec. The first call builds one, steps it once and closes it.

@@ -19,6 +19,7 @@ from distrl.agents.reinforce import ReinforceConfig
 from distrl.agents.tunable import Tunable
 from distrl.envs import PythonEnvironment, WrapperConfig
 from distrl.envs.multi_agent.copies import Copies
+from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.pool_config import PoolConfig
 from distrl.errors import ConfigError
 from distrl.population import Population
@@ -61,6 +62,7 @@ SETTINGS = {
     "shared": (Shared(("a", "b")), None),
     "native": (DISCRETE, None),
     "python": (COUNTING := PythonEnvironment(CountingEnvironment, "counting"), None),
+    "several": (MultiAgentEnvironment(CountingEnvironment, "counting"), None),
     "pool": (PoolConfig(), None),
     "wrappers": (WrapperConfig(), None),
     "copies": (Copies(COUNTING, 2), None),
@@ -74,6 +76,7 @@ SETTINGS = {
 TAKE_ANYTHING = {
     ("experiment", "task"): str,  # names
     ("python", "name"): str,
+    ("several", "name"): str,
     **{(name, "anneal_updates"): float for name in AGENTS},  # of a budget, which may end within one
 }
 """Types of which a field takes any value, although its annotation has others or choices."""

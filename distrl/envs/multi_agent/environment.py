@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from distrl import specs
-from distrl.envs.adapters.builder import builder_name, call_builder, check_builder
+from distrl.envs.adapters.builder import call_builder
 from distrl.envs.adapters.stepper import Stepper
 from distrl.envs.adapters.wrappers import WrapperConfig, wrap
 from distrl.envs.multi_agent.assignment import Assignment
@@ -18,6 +18,7 @@ from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.multi_agent.turns import TurnStepper
 from distrl.envs.pool import Pool
 from distrl.envs.pool_config import PoolConfig
+from distrl.envs.python import check_settings
 from distrl.errors import ConfigError
 
 
@@ -82,9 +83,7 @@ class MultiAgentEnvironment(SeveralAgents):
     return_threshold: float | None = None
 
     def __post_init__(self) -> None:
-        check_builder(self.builder, "a PettingZoo environment or a ControlFlow")
-        if not self.name:
-            object.__setattr__(self, "name", builder_name(self.builder))
+        check_settings(self, "a PettingZoo environment or a ControlFlow")
         if self.wrappers.post_process is not None:
             raise ConfigError(
                 "environment.wrappers.post_process is for environments of one agent: change "
