@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from distrl.envs.time_limit import with_time_limit
 from distrl.errors import ConfigError
-from distrl.field_checks import check_flag, check_whole, is_number, is_whole
+from distrl.field_checks import check_flag, check_whole, is_number, is_whole, plain_numbers
 from distrl.learner_config import LearnerConfig as LearnerConfig  # documented here as well
 from distrl.runtime.durations import check_duration
 
@@ -42,6 +42,7 @@ class ActorsConfig:
     BEFORE: ClassVar[dict[str, Any]] = {"round_grace": 0.0, "late_data": "keep"}
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         for name in ("num_actors", "num_envs"):
             check_whole(self, name, "actors")
         check_whole(self, "max_actors", "actors", none=True)
@@ -129,6 +130,7 @@ class InferenceConfig:
     transport: str = "auto"
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         if self.transport not in ("auto", "courier", "shared_memory"):
             raise ConfigError(
                 "inference.transport must be auto, courier or shared_memory, got "
@@ -167,6 +169,7 @@ class EvaluatorConfig:
     max_seconds: float | None = None
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         check_whole(self, "num_evaluators", "evaluator", least=0)
         if self.num_evaluators > 1:
             raise ConfigError(f"evaluator.num_evaluators must be 0 or 1, got {self.num_evaluators}")
@@ -212,6 +215,7 @@ class SupervisionConfig:
     log_limit_mb: float | None = 50.0
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         check_whole(self, "restarts", "supervision", least=0)
         for name in ("call_timeout", "insert_timeout"):
             check_duration(f"supervision.{name}", getattr(self, name))
@@ -243,6 +247,7 @@ class MetricsConfig:
     }  # fmt: skip
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         for field in dataclasses.fields(self):
             check_flag(self, field.name, "metrics")
 
@@ -265,6 +270,7 @@ class CheckpointConfig:
     grace: float = 30.0
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         none = "or None for the end only"
         check_duration("checkpoint.period", self.period, none=none, infinite=False)
         check_whole(self, "keep", "checkpoint")

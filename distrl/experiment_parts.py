@@ -15,7 +15,7 @@ from distrl.config import (
 )
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.errors import ConfigError
-from distrl.field_checks import is_whole
+from distrl.field_checks import is_whole, plain_numbers
 from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
 from distrl.same_spaces import different_part
@@ -40,6 +40,7 @@ _FROM_THE_AGENT = ("actors", "replay", "learner")  # None: the algorithm's defau
 
 def check_parts(experiment: Any) -> None:
     """Raises ConfigError for a part of another kind. Args: experiment: one that is being made."""
+    plain_numbers(experiment)
     for name in ("environment", "evaluation_environment"):
         _check_environment(name, getattr(experiment, name))
     agent = experiment.agent

@@ -4,10 +4,13 @@ Settings of agents and transforms are refused as "agent.x: expected ..., got ...
 experiment's parts as "actors.x must be ...; got ...", for which `check_whole` and `is_number` are.
 """
 
+import dataclasses
 import math
 import sys
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from distrl.errors import ConfigError
 
@@ -22,6 +25,18 @@ def is_number(value: Any, infinite: bool = False) -> bool:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     return not math.isnan(value) if infinite else math.isfinite(value)
+
+
+def plain_numbers(settings: Any) -> None:
+    """Puts Python's numbers in the place of NumPy's, as which files and flags have them.
+
+    Args:
+      settings: a dataclass, frozen or not, which is being made.
+    """
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, np.generic):
+            object.__setattr__(settings, field.name, value.item())
 
 
 def check_whole(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from distrl.errors import ConfigError
-from distrl.field_checks import check_whole, is_number
+from distrl.field_checks import check_whole, is_number, plain_numbers
 from distrl.runtime.durations import check_duration
 from distrl.specs import EnvironmentSpec
 
@@ -86,6 +86,7 @@ class Goal:
     evaluation_return: float | None = None
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         rate = self.success_rate
         if rate is not None and not (is_number(rate) and 0 < rate <= 1):
             raise ConfigError(

@@ -3,7 +3,7 @@
 import dataclasses
 
 from distrl.errors import ConfigError
-from distrl.field_checks import check_flag, check_whole
+from distrl.field_checks import check_flag, check_whole, plain_numbers
 from distrl.learner_group.devices import check_split
 from distrl.runtime.durations import check_duration
 
@@ -54,6 +54,7 @@ class LearnerConfig:
     gradient_timeout: float = 30.0
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         check_flag(self, "learning", "learner")
         check_whole(self, "batch_size", "learner")
         for name in ("num_gpus", "num_devices", "num_gradient_workers"):

@@ -16,7 +16,7 @@ import numpy as np
 from distrl import specs
 from distrl.agents.tunable import Tunable
 from distrl.errors import ConfigError, Diverged
-from distrl.field_checks import check_whole, is_number
+from distrl.field_checks import check_whole, is_number, plain_numbers
 from distrl.learning.divergence import MAX_SKIPPED
 from distrl.runtime.files import replacing
 from distrl.task import Task
@@ -49,6 +49,7 @@ class Population:
     episodes: int = 10
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         for field in ("interval", "episodes"):
             check_whole(self, field, "population")
         if not (is_number(self.share) and 0 < self.share <= 0.5):

@@ -15,7 +15,7 @@ from distrl.envs.pool import Pool
 from distrl.envs.pools.envpool_library import envpool, envpool_spec, info_keys, observation_keys
 from distrl.envs.pools.native_pool import NativePool
 from distrl.errors import ConfigError
-from distrl.field_checks import check_flag, check_whole
+from distrl.field_checks import check_flag, check_whole, plain_numbers
 
 # Options of EnvPool that are other settings, here or of the experiment.
 _OWN_OPTIONS = {
@@ -70,6 +70,7 @@ class NativeEnvironment:
     check_finite: bool = True
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         if not isinstance(self.name, str):
             raise ConfigError(f"environment.name must be a name of EnvPool's, got {self.name!r}")
         names = envpool().list_all_envs()

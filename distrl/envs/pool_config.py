@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from distrl.errors import ConfigError
-from distrl.field_checks import check_flag, check_whole
+from distrl.field_checks import check_flag, check_whole, plain_numbers
 from distrl.runtime.durations import check_duration
 
 # Module and class by kind. Imported when a pool is made: a run needs one kind.
@@ -51,6 +51,7 @@ class PoolConfig:
     check_finite: bool = True
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         for name, choices in (("kind", KINDS), ("on_fault", POLICIES)):
             value = getattr(self, name)
             if value not in choices:

@@ -13,7 +13,7 @@ from distrl.envs.adapters.wrappers import WrapperConfig
 from distrl.envs.pool import Pool
 from distrl.envs.pool_config import PoolConfig
 from distrl.errors import ConfigError
-from distrl.field_checks import check_kind, is_number
+from distrl.field_checks import check_kind, is_number, plain_numbers
 
 __all__ = ["PoolConfig", "PythonEnvironment", "WrapperConfig"]
 
@@ -28,6 +28,7 @@ def check_settings(environment: Any, product: str) -> None:
     Raises:
       ConfigError: a setting is wrong.
     """
+    plain_numbers(environment)
     check_builder(environment.builder, product)
     if not isinstance(environment.name, str):
         raise ConfigError(f"environment.name must be a name, got {environment.name!r}")

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from distrl.errors import ConfigError
-from distrl.field_checks import check_flag, check_whole, is_number, is_whole
+from distrl.field_checks import check_flag, check_whole, is_number, is_whole, plain_numbers
 from distrl.replay.insert_priorities import MAX_EXPONENT, MAX_PRIORITY, PriorityOf
 from distrl.replay.sampler import Sampler
 from distrl.types import TIME_FIELDS, Trajectory
@@ -86,6 +86,7 @@ class ReplayConfig:
     BEFORE: ClassVar[dict[str, Any]] = {"strict_ratio": False}
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         for name, choices in (("table", TABLES), ("backend", BACKENDS)):
             value = getattr(self, name)
             if value not in choices:

@@ -8,6 +8,7 @@ import types
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import distrl
@@ -63,6 +64,7 @@ SETTINGS = {
     "native": (DISCRETE, None),
     "python": (COUNTING := PythonEnvironment(CountingEnvironment, "counting"), None),
     "several": (MultiAgentEnvironment(CountingEnvironment, "counting"), None),
+    "wrappers": (WrapperConfig(), None),
     "pool": (PoolConfig(), None),
     "wrappers": (WrapperConfig(), None),
     "copies": (Copies(COUNTING, 2), None),
@@ -72,6 +74,11 @@ SETTINGS = {
         if all(field.default is not dataclasses.MISSING for field in dataclasses.fields(kind))
     },
 }
+
+OF_ALGORITHMS = {
+    *AGENTS, *transforms.TRANSFORMS, "network", "epsilon", "noise", "component", "tunable",
+}  # fmt: skip
+"""Settings that are refused with numbers of NumPy's, as which they could not be saved."""
 
 TAKE_ANYTHING = {
     ("experiment", "task"): str,  # names
@@ -116,6 +123,23 @@ def test_every_field_refuses_what_it_cannot_be(name):
                     check(changed)
                 pytest.fail(f"{type(settings).__name__}.{field.name} takes {value!r}")
             assert "\n" not in str(error.value)
+
+
+OF_NUMPY = (np.float32, np.float64, np.int64, np.bool_)
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in OF_ALGORITHMS])
+def test_numbers_of_numpy_become_pythons(name):
+    settings, _ = SETTINGS[name]
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, (bool, int, float)):
+            for kind in OF_NUMPY:
+                plain = kind(value).item()
+                if plain == value and type(plain) is type(value):
+                    changed = dataclasses.replace(settings, **{field.name: kind(value)})
+                    assert type(getattr(changed, field.name)) is type(value), (field.name, kind)
+                    assert changed == settings
 
 
 def test_all_classes_of_settings_are_checked():

@@ -12,7 +12,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.envs.adapters.stepper import Step, Stepper
 from distrl.errors import ConfigError
-from distrl.field_checks import check_flag, check_whole
+from distrl.field_checks import check_flag, check_whole, plain_numbers
 from distrl.types import Nest, StepType
 
 _POST_PROCESS = "environment.wrappers.post_process's action"
@@ -46,11 +46,11 @@ class WrapperConfig:
     post_process: Callable[[Nest, Nest], Nest] | None = None
 
     def __post_init__(self) -> None:
-        prefix = "environment.wrappers"
-        check_flag(self, "clip_actions", prefix)
-        check_whole(self, "max_episode_steps", prefix, none=True)
-        check_whole(self, "action_repeat", prefix)
-        check_whole(self, "frame_stack", prefix)
+        plain_numbers(self)
+        check_flag(self, "clip_actions", "environment.wrappers")
+        check_whole(self, "max_episode_steps", "environment.wrappers", none=True)
+        for name in ("action_repeat", "frame_stack"):
+            check_whole(self, name, "environment.wrappers")
         if self.post_process is not None and not callable(self.post_process):
             raise ConfigError(
                 "environment.wrappers.post_process must be a function (action, observation) -> "

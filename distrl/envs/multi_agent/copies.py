@@ -15,7 +15,7 @@ from distrl.envs.multi_agent.joint import JointSpec
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.pool import Environment, Pool, on_cores
 from distrl.errors import ConfigError
-from distrl.field_checks import check_whole
+from distrl.field_checks import check_whole, plain_numbers
 from distrl.seeds import MAX_ENVS
 from distrl.types import Nest, StepType, TimeStep
 
@@ -39,6 +39,7 @@ class Copies(SeveralAgents):
     count: int
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         if isinstance(self.environment, SeveralAgents):
             raise ConfigError(
                 f"Copies: {self.environment.name} has several agents already; map them to policies "

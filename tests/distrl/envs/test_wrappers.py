@@ -156,10 +156,8 @@ def test_specs_follow():
 
 @pytest.mark.parametrize("name", ["max_episode_steps", "action_repeat", "frame_stack"])
 def test_settings_are_checked(name):
-    for wrong in (0, 2.0, float("nan"), "5", True, np.int64(2)):
-        with pytest.raises(
-            ConfigError, match=rf"wrappers\.{name} must be a whole number, 1 or more"
-        ):
+    for wrong in (0, 2.0, float("nan"), "5", True):
+        with pytest.raises(ConfigError, match=rf"wrappers\.{name} must be a whole number, 1 or"):
             WrapperConfig(**{name: wrong})
 
 
