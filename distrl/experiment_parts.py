@@ -67,7 +67,7 @@ def check_parts(experiment: Any) -> None:
         raise ConfigError(f"seed must be a whole number, 0 or more; got {seed!r:.80}")
     if not isinstance(lockstep, bool):
         raise ConfigError(f"lockstep must be True or False, got {lockstep!r:.80}")
-    if not isinstance(task, str) or not task:
+    if not isinstance(task, str):
         raise ConfigError(f"task must be a name, got {task!r:.80}")
 
 
