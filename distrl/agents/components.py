@@ -62,14 +62,14 @@ class ComponentConfig:
         check_flag(self, "frozen", prefix)
 
 
-def components_field(kind: str, *own: str) -> Any:
+def components_field(kind: str, *added: str) -> Any:
     """Returns the field `components` of an algorithm's settings: a `ComponentConfig` by name.
 
     Args:
       kind: "actor_critic", "q_network", or "deterministic" or "soft" for continuous control.
-      own: names of components that a derived agent adds, which get flags like the others.
+      added: names of components that a derived agent adds, which get flags like the others.
     """
-    metadata = {"names": (*_NAMES[kind], *own), "kind": ComponentConfig}
+    metadata = {"names": (*_NAMES[kind], *added), "kind": ComponentConfig}
     return dataclasses.field(default=None, hash=False, metadata=metadata)
 
 
