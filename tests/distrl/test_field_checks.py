@@ -64,7 +64,6 @@ SETTINGS = {
     "native": (DISCRETE, None),
     "python": (COUNTING := PythonEnvironment(CountingEnvironment, "counting"), None),
     "several": (MultiAgentEnvironment(CountingEnvironment, "counting"), None),
-    "wrappers": (WrapperConfig(), None),
     "pool": (PoolConfig(), None),
     "wrappers": (WrapperConfig(), None),
     "copies": (Copies(COUNTING, 2), None),
