@@ -161,8 +161,8 @@ class Experiment:
 
     def _check_policies(self) -> None:
         if self.policies:
-            own = ("agent", "replay", "learner", "transforms")
-            given = [name for name in own if getattr(self, name) not in (None, ())]
+            of_policy = ("agent", "replay", "learner", "transforms")
+            given = [name for name in of_policy if getattr(self, name) not in (None, ())]
             policy_checks.check_policies(
                 self.environment, self.policies, self.learned, self.acting, self.policy_of, given
             )

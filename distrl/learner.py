@@ -185,8 +185,8 @@ class Learner(LearnerLoop):
     def share(self) -> None:
         """Takes process 0's state. All processes call it once, before their first update."""
         group, state = self._learner_group, self._state
-        mine = state.version, state.env_steps, state.consumed, state.inserted
-        sums = group.agree(True, mine if group.index == 0 else [0] * 4).sums
+        totals = state.version, state.env_steps, state.consumed, state.inserted
+        sums = group.agree(True, totals if group.index == 0 else [0] * 4).sums
         version, env_steps, consumed, inserted = sums
         params, agent, record = group.broadcast((state.params, state.agent, state.record))
         counts = env_steps, consumed, state.waited, inserted

@@ -104,7 +104,7 @@ class PastPolicies:
     def check(self, env_spec: EnvironmentSpec, name: str) -> None:
         """As that of `SavedPolicy`, for the newest undamaged checkpoint, if there is one."""
         for path in reversed(Checkpoints(self.path).paths()):
-            settings = _load_past(path, lambda found: settings_of(found, self.trust))
+            settings = _load_past(path, lambda checkpoint: settings_of(checkpoint, self.trust))
             if settings is not None:
                 what = f"policy {name!r}: PastPolicies({self.path!r})"
                 check_spec(settings["env_spec"], env_spec, what)
@@ -242,7 +242,9 @@ class PastSource:
             self._damaged.add(path.name)
             print(f"PastPolicies: checkpoint skipped: {error}", flush=True)
 
-        saved = _load_past(path, lambda found: load_agent(found, self._policy.trust), skip)
+        saved = _load_past(
+            path, lambda checkpoint: load_agent(checkpoint, self._policy.trust), skip
+        )
         if saved is None:
             return None
         what = f"PastPolicies({self._policy.path!r})"

@@ -252,9 +252,9 @@ def check_integers(value: Nest, spec: Nest, starts: Nest, where: str) -> None:
       starts: what the numbers of a message are higher by: see `EnvironmentSpec`.
       where: what the value is, for the message.
     """
-    own = jax.tree.leaves(raised(value, starts, 1))
+    raised_leaves = jax.tree.leaves(raised(value, starts, 1))
     leaves = jax.tree.leaves(spec, is_leaf=is_spec)
-    for leaf, array, given in zip(leaves, jax.tree.leaves(value), own, strict=True):
+    for leaf, array, given in zip(leaves, jax.tree.leaves(value), raised_leaves, strict=True):
         if not (isinstance(leaf, specs.BoundedArray) and np.issubdtype(leaf.dtype, np.integer)):
             continue
         wrong = (array < leaf.minimum) | (array > leaf.maximum)

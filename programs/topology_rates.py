@@ -133,10 +133,10 @@ def single_process(costs: Costs, work: Work, num_actors: int) -> Plan:
 def heavy_env(costs: Costs, work: Work, num_actors: int, cores: int) -> Plan:
     """Returns the plan of actors with their own inferencers, each with one XLA thread."""
     rows = work.streams / num_actors
-    step, own = costs.step(rows), costs.devices[CPU].inference(rows).cpu + _overhead(rows)
-    wall = step.wall / _speed_up(costs, work, max(1, cores // num_actors)) + own
+    step, acting = costs.step(rows), costs.devices[CPU].inference(rows).cpu + _overhead(rows)
+    wall = step.wall / _speed_up(costs, work, max(1, cores // num_actors)) + acting
     gpu, learner = _learner(costs)
-    busy = (step.cpu + own) / rows
+    busy = (step.cpu + acting) / rows
     return _program(
         HEAVY, num_actors, work, cores, learner, gpu, busy, work.streams / wall, float("inf")
     )
@@ -161,9 +161,9 @@ def light_env(
         cpu = costs.devices[CPU].inference(rows * requests).cpu
         batch = Cost(cpu, cpu)
     serve = batch.wall + SERVE_S * requests
-    step, own = costs.step(rows), _overhead(rows) + ASK_S
-    wall = step.wall / _speed_up(costs, work, max(1, cores // num_actors)) + own + serve
-    busy = (step.cpu + own) / rows + (batch.cpu + SERVE_S * requests) / (rows * requests)
+    step, asking = costs.step(rows), _overhead(rows) + ASK_S
+    wall = step.wall / _speed_up(costs, work, max(1, cores // num_actors)) + asking + serve
+    busy = (step.cpu + asking) / rows + (batch.cpu + SERVE_S * requests) / (rows * requests)
     with_gpu, learner = _learner(costs)
     served = services * requests * rows / serve
     return _program(

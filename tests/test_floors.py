@@ -103,6 +103,7 @@ ROOMS = """
 """
 
 LONGEST = 330  # lines of a file
+VAGUE = {"its", "own", "mine", "found"}  # say nothing of what a variable holds
 
 LAUNCHPAD = {"launchpad", "courier"}
 TENSORFLOW = {"tensorflow", "tensorflow_probability", "reverb"}
@@ -197,6 +198,19 @@ def broken_rules(path: str, source: str) -> list[str]:
     return found
 
 
+def vague_names(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and the name of every variable, argument and attribute named by VAGUE."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+        else:
+            continue
+        if name.strip("_") in VAGUE:
+            yield node.lineno, name
+
+
 def sources() -> list[Path]:
     return [ROOT / path for path in rooms.sources()]
 
@@ -264,6 +278,34 @@ def test_circles_are_found():
 
 def test_no_file_is_much_over_300_lines():
     assert [each for each in rooms.lengths(rooms.sources()) if each[0] > LONGEST] == []
+
+
+def test_variables_are_named_after_what_they_hold():
+    paths = [*sources(), *sorted((ROOT / "tools").glob("*.py"))]
+    assert [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in paths
+        for line, name in vague_names(path.read_text("utf-8"))
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "own = 1",
+        "found: int",
+        "self._own = 1",
+        "def f(its): ...",
+        "[mine for mine in ()]",
+        "(found := 1)",
+    ],
+)
+def test_a_vague_name_is_found(source):
+    assert len(list(vague_names(source))) == 1
+
+
+def test_functions_and_longer_names_are_not_vague():
+    assert list(vague_names("def own(): ...\nown_code = 1\nself._own()\nself.found")) == []
 
 
 @pytest.mark.parametrize(

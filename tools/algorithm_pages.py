@@ -97,17 +97,17 @@ def results_table(agent: str) -> str:
 def updated(agent: str, text: str) -> str:
     """Returns a page with its two tables made again."""
     for place in (SETTINGS, RESULTS):
-        found = place.search(text)
-        if found is None:
+        match = place.search(text)
+        if match is None:
             raise ValueError(f"{agent}.md has no line {place.pattern!r}")
         if place is SETTINGS:
-            table = settings_table(agent, found[1].split(", "))
+            table = settings_table(agent, match[1].split(", "))
         else:
             table = results_table(agent)
-        _, end, rest = text[found.end() :].partition(END)
+        _, end, rest = text[match.end() :].partition(END)
         if not end:
-            raise ValueError(f"{agent}.md has no {END} after {found[0]}")
-        text = text[: found.end()] + "\n\n" + table + "\n\n" + END + rest
+            raise ValueError(f"{agent}.md has no {END} after {match[0]}")
+        text = text[: match.end()] + "\n\n" + table + "\n\n" + END + rest
     return text
 
 

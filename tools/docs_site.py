@@ -35,14 +35,14 @@ def site_path(path: str) -> str:
 
 def targets(text: str, path: str) -> dict[str, str]:
     """Returns the files of the repository that links on a page lead to, by link."""
-    found = {}
+    by_link = {}
     for link in LINK.findall(FENCE.sub("", text)):
         target = link.partition("#")[0]
         if target and not re.match(r"\w+:", link):
             resolved = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
             if (ROOT / resolved).is_file():
-                found[link] = resolved
-    return found
+                by_link[link] = resolved
+    return by_link
 
 
 def content(path: str) -> str:
@@ -76,12 +76,12 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turns links between files of the repository into links between pages of the site."""
     path, folder = repository_path(page.file.src_uri), posixpath.dirname(page.file.src_uri)
-    found = targets(markdown, path)
+    by_link = targets(markdown, path)
 
     def link(match: re.Match[str]) -> str:
-        if match[0] not in found:
+        if match[0] not in by_link:
             return match[0]
         anchor = match[0].partition("#")[1:]
-        return posixpath.relpath(site_path(found[match[0]]), folder or ".") + "".join(anchor)
+        return posixpath.relpath(site_path(by_link[match[0]]), folder or ".") + "".join(anchor)
 
     return LINK.sub(link, markdown)

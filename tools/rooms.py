@@ -48,7 +48,7 @@ def files_imported(root: Path = ROOT) -> dict[str, frozenset[str]]:
     file_of = {module_name(path): path for path in files}
     graph = {}
     for path in files:
-        found = set()
+        imported = set()
         for node in ast.walk(ast.parse((root / path).read_text("utf-8"))):
             names: list[str] = []
             if isinstance(node, ast.Import):
@@ -57,8 +57,8 @@ def files_imported(root: Path = ROOT) -> dict[str, frozenset[str]]:
                 for alias in node.names:
                     full = f"{node.module}.{alias.name}"
                     names.append(full if full in file_of else node.module)
-            found.update(file_of[name] for name in names if name in file_of)
-        graph[path] = frozenset(found - {path})
+            imported.update(file_of[name] for name in names if name in file_of)
+        graph[path] = frozenset(imported - {path})
     return graph
 
 
@@ -76,7 +76,7 @@ def circles(graph: Graph) -> list[list[str]]:
     order: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
-    found = []
+    components = []
 
     def visit(node: str) -> None:
         order[node] = lowest[node] = len(order)
@@ -91,12 +91,12 @@ def circles(graph: Graph) -> list[list[str]]:
             component = stack[stack.index(node) :]
             del stack[stack.index(node) :]
             if len(component) > 1:
-                found.append(sorted(component))
+                components.append(sorted(component))
 
     for node in sorted(graph):
         if node not in order:
             visit(node)
-    return found
+    return components
 
 
 def floors(graph: Graph) -> list[list[str]]:

@@ -114,8 +114,8 @@ def check_network(settings: Any) -> None:
     network = settings.network
     if callable(network):
         (field,) = (f for f in dataclasses.fields(settings) if f.name == "network")
-        own = dataclasses.replace(cast(NetworkConfig, field.default), torso=network)
-        object.__setattr__(settings, "network", own)
+        with_torso = dataclasses.replace(cast(NetworkConfig, field.default), torso=network)
+        object.__setattr__(settings, "network", with_torso)
     elif not isinstance(network, NetworkConfig):
         raise ConfigError(
             "agent.network: expected a NetworkConfig, a function in Haiku, or a module of "
@@ -247,7 +247,7 @@ def _policy_head(
         parts = distribution.parts
 
         def joint(x: jax.Array) -> tuple[Nest, ...]:
-            return tuple(_policy_head(own, f"part_{i}")(x) for i, own in enumerate(parts))
+            return tuple(_policy_head(each, f"part_{i}")(x) for i, each in enumerate(parts))
 
         return hk.to_module(joint)(name="policy")
     small = torsos.scaled(0.01)

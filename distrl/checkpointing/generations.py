@@ -116,7 +116,7 @@ def latest_set(
     errors: list[ConfigError] = []
     for number in sorted(common, reverse=True):
         try:
-            found = {
+            checkpoints = {
                 task: Checkpoint.read(generations[number])
                 for task, generations in by_generation.items()
             }
@@ -132,7 +132,7 @@ def latest_set(
                     )
         for skipped in errors:
             printer(f"distrl: checkpoint skipped: {skipped}")
-        return found
+        return checkpoints
     if not errors:
         return {}
     raise ConfigError(

@@ -100,12 +100,12 @@ class GymBuilder:
     options: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
-        own = {
+        refused = {
             "max_episode_steps": "use environment.wrappers.max_episode_steps",
             "disable_env_checker": "distrl has checks of its own",
         }
-        for name in own.keys() & dict(self.options):
-            raise ConfigError(f"environment: {self.name} takes no option {name}: {own[name]}")
+        for name in refused.keys() & dict(self.options):
+            raise ConfigError(f"environment: {self.name} takes no option {name}: {refused[name]}")
 
     @property
     def registered(self) -> Any:

@@ -143,9 +143,9 @@ class InferenceServer:
                 batch.append(self._waiting.popleft())
                 rows += len(batch[-1].rows)
         began = time.monotonic()
-        own = use_account(self._account)
+        previous = use_account(self._account)
         self._serve(batch)
-        use_account(own)
+        use_account(previous)
         with self._lock:
             self._costs.add(rows, time.monotonic() - began)
             if self._waiting:

@@ -82,14 +82,15 @@ class SlotServer:
     def _open(self, index: int) -> _Slot:
         header, rows, answer = self._file.slot(index)
         most = self._file.sizes.rows
-        own, given = self._messages.request.row_bytes, self._messages.answer.row_bytes
-        answer_rows = answer[HEADER.size : HEADER.size + most * given]
+        request_bytes = self._messages.request.row_bytes
+        answer_bytes = self._messages.answer.row_bytes
+        answer_rows = answer[HEADER.size : HEADER.size + most * answer_bytes]
         return _Slot(
             header.data,
-            rows[: most * own].reshape(most, own),
+            rows[: most * request_bytes].reshape(most, request_bytes),
             answer,
             answer[: HEADER.size].data,
-            answer_rows.reshape(most, given),
+            answer_rows.reshape(most, answer_bytes),
             self._file.answer_event(index),
         )
 
@@ -101,7 +102,7 @@ class SlotServer:
           then: called after each batch, and each wait of a quarter of a second.
         """
         bell, heartbeat, account = self._file.bell, self._heartbeat, self._account
-        own = use_account(account)
+        previous = use_account(account)
         try:
             while not stop.is_set():
                 rung = bell.read()
@@ -116,7 +117,7 @@ class SlotServer:
         finally:
             heartbeat.wait()
             account.switch(IDLE)
-            use_account(own)
+            use_account(previous)
 
     def times(self) -> dict[str, Any]:
         """Returns a report of what its time went to, and of its batches; safe in any thread."""

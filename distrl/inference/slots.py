@@ -73,10 +73,10 @@ class SlotFile:
         Raises:
           SpecError: it has another layout.
         """
-        found = _SIZES.unpack_from(memory.data) if len(memory) >= _SIZES.size else ()
-        if found != sizes.numbers or len(memory) != sizes.nbytes:
+        stored = _SIZES.unpack_from(memory.data) if len(memory) >= _SIZES.size else ()
+        if stored != sizes.numbers or len(memory) != sizes.nbytes:
             raise SpecError(
-                f"{file.path}: the layout {found} is not this program's, {sizes.numbers}"
+                f"{file.path}: the layout {stored} is not this program's, {sizes.numbers}"
             )
         self.name, self.sizes, self._memory = file.name, sizes, memory
         self._address = memory.ctypes.data

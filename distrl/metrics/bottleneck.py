@@ -133,9 +133,9 @@ def _gains(
         # they wait for.
         fuller = max(batch, (actor.size + 1) / (2 * inferencer.size)) / batch
         by_service = fuller / (1 + inferencer.growth * (fuller - 1)) * _over(busy)
-        own = busy * inferencer.size * batch / actor.size  # of an actor's time, in its batches
+        served = busy * inferencer.size * batch / actor.size  # of an actor's time, in its batches
         # The rest of the wait is the way there and back, unless others' batches run.
-        queued = max(0.0, min(actor.share("inference_wait"), busy) - own)
+        queued = max(0.0, min(actor.share("inference_wait"), busy) - served)
         servers = (inferencer.size + 1) / inferencer.size
         gains[INFERENCER_NODES] = min(free * _over(1 - queued), by_learner, servers * _over(busy))
     gains[ACTOR_NODES] = min(more * free, by_learner, by_service)

@@ -41,8 +41,8 @@ class CsvFile:
         """Drops the last rows in which a column is beyond a value: what they tell of is lost."""
 
         def is_beyond(line: bytes) -> bool:
-            found = dict(zip(self.header, next(csv.reader([line.decode()]), []), strict=False))
-            return column in found and float(found[column] or 0) > value
+            fields = dict(zip(self.header, next(csv.reader([line.decode()]), []), strict=False))
+            return column in fields and float(fields[column] or 0) > value
 
         with self._told():
             if self._file is not None and column in self.header:

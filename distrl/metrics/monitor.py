@@ -83,7 +83,7 @@ class Monitor:
         self._restarts = 0
         self._learner = LearnerTotals()
         self.evaluations = Evaluations(printer)
-        self._own: dict[str, float | None] = {}  # columns of single nodes
+        self._node_columns: dict[str, float | None] = {}  # columns of single nodes
         self._began = time.monotonic()
         self._learning = LearningClock()
         self._last_line = (self._began, 0)
@@ -114,12 +114,12 @@ class Monitor:
           SpecError: a report is of no known kind, or of one that other nodes send; none is added.
         """
         kinds = [kind_of(node, report) for report in reports]
-        own = {name: v for report in reports for name, v in checked_metrics(node, report).items()}
+        columns = {name: v for each in reports for name, v in checked_metrics(node, each).items()}
         with self._lock:
             if self._seen.get(node, -1) >= number:
                 return
             self._seen[node] = number
-            self._own.update(own)
+            self._node_columns.update(columns)
             for kind, report in zip(kinds, reports):
                 self._add(node, number >> _LIFE_BITS, kind, dict(report))
             line = time.monotonic() - self._last_line[0] >= self._interval
@@ -274,7 +274,7 @@ class Monitor:
             **self.evaluations.columns(self._components, self._agents),
             **self._status.columns(),
             **self._learner.columns(),
-            **self._own,
+            **self._node_columns,
         }
 
     def line(self) -> None:

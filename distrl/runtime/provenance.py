@@ -18,13 +18,13 @@ _PACKAGES = (
 
 def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
     """Returns the versions of Python and of the packages that are installed, by name."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in packages:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def provenance(experiment: str | None = None) -> dict[str, Any]:

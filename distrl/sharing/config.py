@@ -140,8 +140,8 @@ def check_shared(shared: Mapping[str, Shared], agents: Mapping[str, Agent]) -> N
             if task not in structs:
                 structs[task] = params_struct(agents[task])
             leaves = dict(paths(structs[task]))
-            found = shared_leaves(name, task, structs[task])
-            for path in found.values():
+            path_of = shared_leaves(name, task, structs[task])
+            for path in path_of.values():
                 if "statistics" in path.split("/"):
                     raise ConfigError(
                         f"shared[{name!r}]: {path} of {task!r} are statistics of a transform, "
@@ -152,7 +152,9 @@ def check_shared(shared: Mapping[str, Shared], agents: Mapping[str, Agent]) -> N
                     raise ConfigError(
                         f"shared[{name!r}]: {path} of {task!r} is in shared[{other!r}] already"
                     )
-            shapes = {key: (leaves[path].shape, leaves[path].dtype) for key, path in found.items()}
+            shapes = {
+                key: (leaves[path].shape, leaves[path].dtype) for key, path in path_of.items()
+            }
             first = first or shapes
             if shapes != first:
                 raise ConfigError(

@@ -87,11 +87,11 @@ def check_statistics(transform: Transform, env_spec: EnvironmentSpec) -> None:
         None.
     """
     name, kind = transform.name, type(transform)
-    own = [each for each in _STATISTICS if getattr(kind, each) is not getattr(Transform, each)]
-    missing = [each for each in _STATISTICS if each not in own]
-    if own and missing:
+    defined = [each for each in _STATISTICS if getattr(kind, each) is not getattr(Transform, each)]
+    missing = [each for each in _STATISTICS if each not in defined]
+    if defined and missing:
         raise ConfigError(
-            f"transforms: {name} has {own[0]}, and no {missing[0]}: statistics need "
+            f"transforms: {name} has {defined[0]}, and no {missing[0]}: statistics need "
             f"{', '.join(_STATISTICS)}"
         )
     if transform.initial_statistics(env_spec) is None:

@@ -36,10 +36,10 @@ class FrameVariableServer(FrameCallServer):
         del data
         match message:
             case ("get", int(newer_than), str(task)):
-                found = self._get_variables(newer_than, task)
-                if found is None:
+                variables = self._get_variables(newer_than, task)
+                if variables is None:
                     return ("none",), ()
-                version, packed = found
+                version, packed = variables
                 if isinstance(packed, str):
                     raise TypeError("readers of another machine get bytes")
                 return ("version", version), [np.frombuffer(packed, np.uint8)]

@@ -137,8 +137,8 @@ class RemoteVariables:
         """See `VariableSource`."""
         board = self._board
         if board is not None and not board.is_closed:
-            found = board.read(newer_than)
-            return found and (found[0], self._codec.to_device(found[1]))
+            published = board.read(newer_than)
+            return published and (published[0], self._codec.to_device(published[1]))
         self._board = None
         return self._read(newer_than, lambda place: self._service.get_variables(newer_than, place))
 

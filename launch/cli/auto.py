@@ -102,21 +102,21 @@ def _choose(
     name = is_for_machines(values)
     if name is not None:
         return Choice("multi_machine", f"multi_machine: --{name}", {})
-    found = candidates(experiment, cores, _excluded(values))
-    if found.reason:
-        return _clear(found)
+    possible = candidates(experiment, cores, _excluded(values))
+    if possible.reason:
+        return _clear(possible)
     costs = measured(experiment, cores)
     if isinstance(costs, str):
-        return _clear(Candidates(found.topologies[:1], costs))
+        return _clear(Candidates(possible.topologies[:1], costs))
     fixed = ("num_actors", "num_envs", "max_actors", "min_actors", "wait_num")
     divide = is_preset and not any(_is_given(values, f"actors.{name}") for name in fixed)
-    made = plans(experiment, costs, cores, found.topologies, divide)
+    made = plans(experiment, costs, cores, possible.topologies, divide)
     return choice(experiment, costs, cores, made)
 
 
-def _clear(found: Candidates) -> Choice:
-    name = found.topologies[0]
-    return Choice(name, f"{name}: {found.reason}", {})
+def _clear(possible: Candidates) -> Choice:
+    name = possible.topologies[0]
+    return Choice(name, f"{name}: {possible.reason}", {})
 
 
 def _excluded(values: flags.FlagValues) -> Mapping[str, str]:
@@ -157,22 +157,22 @@ def measure_in_fork(experiment: Experiment, cores: int) -> Costs | str:
         os.waitpid(pid, 0)
     if answer is None:
         return f"not measured within {MEASURED_S:.0f} s"
-    found: Costs | str = pickle.loads(answer) if answer else "not measured: the process has died"
-    return found
+    costs: Costs | str = pickle.loads(answer) if answer else "not measured: the process has died"
+    return costs
 
 
 def _measure(experiment: Experiment, cores: int, parent: int, writer: int) -> NoReturn:
     """Writes the costs, in a process of its own."""
-    found: Costs | str
+    costs: Costs | str
     try:
         posix.end_with_parent(parent, "distrl:auto")
         from distrl.programs.costs import measure
 
-        found = measure(experiment, cores)
+        costs = measure(experiment, cores)
     except BaseException as error:  # the run will meet it too, and report it as it should
-        found = f"not measured: {type(error).__name__}: {error}".partition("\n")[0]
+        costs = f"not measured: {type(error).__name__}: {error}".partition("\n")[0]
     with os.fdopen(writer, "wb") as file:
-        file.write(pickle.dumps(found))
+        file.write(pickle.dumps(costs))
     exit_at_once(0)
 
 

@@ -46,8 +46,8 @@ def _is_free(name: str, path: str) -> bool:
     if imported is not None:
         origin = getattr(imported, "__file__", None)
     else:
-        found = importlib.util.find_spec(name) if name.isidentifier() else None
-        if found is None:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+        if spec is None:
             return True
-        origin = found.origin
+        origin = spec.origin
     return origin is not None and os.path.exists(origin) and os.path.samefile(origin, path)

@@ -118,10 +118,10 @@ def candidates(words: Sequence[str], known: Mapping[str, Any]) -> list[str]:
     """
     current = words[-1] if words else ""
     if len(words) < 2:
-        found: Sequence[str] = [*COMMANDS, "--help", "--version"]
+        possible: Sequence[str] = [*COMMANDS, "--help", "--version"]
     else:
-        found = _of_command(words, known)
-    return sorted({word for word in found if word.startswith(current)})
+        possible = _of_command(words, known)
+    return sorted({word for word in possible if word.startswith(current)})
 
 
 def _of_command(words: Sequence[str], known: Mapping[str, Any]) -> Sequence[str]:
@@ -134,8 +134,8 @@ def _of_command(words: Sequence[str], known: Mapping[str, Any]) -> Sequence[str]
         name, equals, begin = current.partition("=")
         if equals:
             return [f"{name}={value}" for value in _values(name, begin, words, known, flags)]
-        own = [flag if values is None else f"{flag}=" for flag, values in flags.items()]
-        return [*own, "--help", *(_train_flags(words, known) if with_train else ())]
+        flag_words = [flag if values is None else f"{flag}=" for flag, values in flags.items()]
+        return [*flag_words, "--help", *(_train_flags(words, known) if with_train else ())]
     before = words[-2]
     if before.startswith("--") and "=" not in before:
         takes_value = flags.get(before) is not None or before in ("--show", "--set")
@@ -159,8 +159,8 @@ def _has_train_flags(command: str) -> bool:
 
 def _same_as(command: str) -> str | None:
     """Returns the command whose flags another takes, too, as its help says."""
-    found = _AS.search(COMMANDS[command].help) if command in COMMANDS else None
-    return None if found is None else found[1]
+    match = _AS.search(COMMANDS[command].help) if command in COMMANDS else None
+    return None if match is None else match[1]
 
 
 def _own_flags(command: str) -> dict[str, list[str] | None]:

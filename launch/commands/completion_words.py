@@ -76,7 +76,7 @@ def collect() -> dict[str, Any]:
     return {
         "fingerprint": fingerprint(),
         "flags": sorted(flag.name for flag in of_train),
-        "choices": {flag.name: own for flag in of_train if (own := _values(flag))},
+        "choices": {flag.name: flag_values for flag in of_train if (flag_values := _values(flag))},
         "settings": settings,
         "environments": sorted({*envpool_names(), *_gymnasium_names()}),
     }

@@ -55,11 +55,11 @@ def doctor(arguments: list[str]) -> int:
     print("installed: " + ", ".join(f"{name} {version}" for name, version in installed.items()))
     faults = 0
     for check in CHECKS:
-        found = check()
-        faults += found.state == "fault"
-        print(f"{found.state:>5}  {found.what}: {found.said}", flush=True)
-        if found.advice:
-            print(f"       -> {found.advice}")
+        result = check()
+        faults += result.state == "fault"
+        print(f"{result.state:>5}  {result.what}: {result.said}", flush=True)
+        if result.advice:
+            print(f"       -> {result.advice}")
     print("everything that training needs works" if not faults else f"faults: {faults}")
     return EXIT_FAILED if faults else EXIT_FINISHED
 

@@ -102,16 +102,16 @@ def _heading(run: Run, config: dict[str, Any], result: dict[str, Any]) -> str:
 
 def _figures(run: Run) -> list[tuple[str, str]]:
     rows = run.last_rows
-    found = []
+    figures = []
     for name in _FIGURES:
         known = [row[name] for row in rows if row.get(name, float("nan")) == row.get(name)]
         if known:
-            found.append((name.replace("_", " "), " / ".join(map(number, known))))
+            figures.append((name.replace("_", " "), " / ".join(map(number, known))))
     row = rows[0] if rows else {}
     if row.get("seconds", 0) > 0 and "env_steps" in row:
-        found.append(("running time", _duration(row["seconds"])))
-        found.append(("env steps a second", short(row["env_steps"] / row["seconds"])))
-    return found
+        figures.append(("running time", _duration(row["seconds"])))
+        figures.append(("env steps a second", short(row["env_steps"] / row["seconds"])))
+    return figures
 
 
 def _duration(seconds: float) -> str:
@@ -130,8 +130,8 @@ def _missing(run: Run) -> str:
 
 def _video(run: Run, given: str | None) -> Path | None:
     if given is None:
-        found = [path for path in run.path.iterdir() if path.suffix in _VIDEOS]
-        small = [path for path in found if path.stat().st_size <= _MOST_VIDEO]
+        videos = [path for path in run.path.iterdir() if path.suffix in _VIDEOS]
+        small = [path for path in videos if path.stat().st_size <= _MOST_VIDEO]
         return max(small, key=lambda path: path.stat().st_mtime, default=None)
     path = Path(given)
     if path.suffix not in _VIDEOS or not path.is_file():
@@ -178,8 +178,8 @@ def _evaluations(run: Run) -> list[str]:
     rows: list[list[str]] = []
     total = 0
     for part in run.parts:
-        found, count = _evaluations_of(part)
-        rows += found
+        part_rows, count = _evaluations_of(part)
+        rows += part_rows
         total += count
     shown = rows[-_MOST_ROWS:]
     line = f"{total} evaluations; the last {len(shown)} in {METRICS}:"

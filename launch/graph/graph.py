@@ -34,10 +34,12 @@ def graph(arguments: list[str]) -> int:
     Raises:
       ConfigError, SpecError, flags.Error: bad input.
     """
-    own = flags.FlagValues()
-    flags.DEFINE_string("out", None, "File to write.", flag_values=own, module_name=__name__)
-    own.set_gnu_getopt(True)
-    words = own(arguments, known_only=True)[1:]
+    graph_flags = flags.FlagValues()
+    flags.DEFINE_string(
+        "out", None, "File to write.", flag_values=graph_flags, module_name=__name__
+    )
+    graph_flags.set_gnu_getopt(True)
+    words = graph_flags(arguments, known_only=True)[1:]
     run = None
     if words and not words[0].startswith("-"):
         target = words.pop(0)
@@ -62,11 +64,11 @@ def graph(arguments: list[str]) -> int:
     if topology == AUTO:
         topology = without_measuring(experiment, values)
     diagram = diagram_under(experiment, topology, values)
-    if own.out is None:
+    if graph_flags.out is None:
         print(text(diagram), end="")
     else:
-        draw(diagram, Path(own.out))
-        print(f"{own.out}: {diagram.title}")
+        draw(diagram, Path(graph_flags.out))
+        print(f"{graph_flags.out}: {diagram.title}")
     return EXIT_FINISHED
 
 

@@ -15,8 +15,8 @@ def read_progress(run_dir: Path) -> dict[str, dict[str, Any]]:
         return {"": alone}
     folder = run_dir / TASKS
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    found = {name: read_json(folder / name / FILE_NAME) for name in names}
-    return {name: progress for name, progress in found.items() if progress is not None}
+    by_task = {name: read_json(folder / name / FILE_NAME) for name in names}
+    return {name: progress for name, progress in by_task.items() if progress is not None}
 
 
 def shares_of_nodes(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -34,9 +34,9 @@ class Opener:
         data = base64.b64decode(sealed)
         sender, encrypted = data[:_KEY_SIZE], data[_KEY_SIZE:]
         secret = self._private.exchange(X25519PublicKey.from_public_bytes(sender))
-        own = self._private.public_key().public_bytes(*_RAW)
+        receiver = self._private.public_key().public_bytes(*_RAW)
         try:
-            text = AESGCM(_derived(secret, own, sender)).decrypt(_NONCE, encrypted, None)
+            text = AESGCM(_derived(secret, receiver, sender)).decrypt(_NONCE, encrypted, None)
         except InvalidTag:
             raise ConfigError("the credentials were sealed for another process") from None
         certificate, _, key = text.partition(_BETWEEN)

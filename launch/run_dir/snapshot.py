@@ -92,8 +92,8 @@ def newest_snapshot(run_dir: Path) -> Path | None:
     """
     folder = run_dir / FOLDER
     with _refusing():
-        found = folder.iterdir() if folder.is_dir() else ()
-        complete = [each for each in found if each.name.isdecimal() and (each / ABOUT).exists()]
+        folders = folder.iterdir() if folder.is_dir() else ()
+        complete = [each for each in folders if each.name.isdecimal() and (each / ABOUT).exists()]
     return max(complete, key=lambda each: int(each.name), default=None)
 
 
@@ -127,7 +127,7 @@ def pickled_experiment(run_dir: Path) -> Path | None:
 
 def installed_packages() -> dict[str, str]:
     """Returns the version of every package that this process could import, and of Python."""
-    found = {"python": sys.version.split()[0], "distrl": __version__}
+    versions = {"python": sys.version.split()[0], "distrl": __version__}
     for folder in sys.path:
         try:
             names = sorted(os.listdir(folder or "."))
@@ -136,8 +136,8 @@ def installed_packages() -> dict[str, str]:
         for name in names:
             if name.endswith(".dist-info"):  # a metadata reader takes some hundred times as long
                 package, _, version = name.removesuffix(".dist-info").partition("-")
-                found.setdefault(package, version)
-    return dict(sorted(found.items()))
+                versions.setdefault(package, version)
+    return dict(sorted(versions.items()))
 
 
 def home() -> Path:

@@ -92,11 +92,11 @@ def _without(words: list[str], flag: str) -> list[str]:
 
 def _write_code(snapshot: Path, about: dict[str, Any], folder: Path) -> str:
     """Writes the snapshot's distrl to a folder; returns what it is, for the user."""
-    own = about["distrl"]
-    commit = own.get("commit")
+    source = about["distrl"]
+    commit = source.get("commit")
     changes = []
     if commit is not None:
-        _write_revision(commit, own.get("repository"), folder)
+        _write_revision(commit, source.get("repository"), folder)
         if (snapshot / PATCH).exists():
             _apply(snapshot / PATCH, folder)
             changes.append("changes")
@@ -108,7 +108,7 @@ def _write_code(snapshot: Path, about: dict[str, Any], folder: Path) -> str:
         raise ConfigError(f"{snapshot} lacks the changes to revision {commit}: they were too large")
     if not (folder / PACKAGE.name / "__init__.py").exists():
         raise ConfigError(f"{snapshot} has no code of distrl: it is damaged")
-    what = f"distrl {own.get('version')}"
+    what = f"distrl {source.get('version')}"
     if commit is not None:
         what += f", revision {commit[:10]}" + (f" with {' and '.join(changes)}" if changes else "")
     return what

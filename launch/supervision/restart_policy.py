@@ -79,8 +79,8 @@ class RestartHistory:
         self.causes.append(cause)
         failure = _frames(traceback) or cause
         # A node that ran well and then lost another one is not what fails.
-        own = traceback is not None and not cause.startswith(_OF_PEER)
-        counts = own or (node_at_fault and seconds < policy.stable_after)
+        own_error = traceback is not None and not cause.startswith(_OF_PEER)
+        counts = own_error or (node_at_fault and seconds < policy.stable_after)
         same = counts and failure == self._last_failure
         self._same_failures = self._same_failures + 1 if same else 1
         self._last_failure = failure if counts else ""

@@ -148,8 +148,10 @@ class StopSequence:
     def _grace_of(self, names: Sequence[str], haste: bool) -> float:
         labels = {self._nodes[name].label for name in names}
         if haste:  # what a group has beyond the usual, such as to free memory, it still needs
-            own = [self._grace.get(label, STOP_S) for label in labels if not group_of(label).saves]
-            return STOP_AFTER_FAILURE_S + max([STOP_S, *own]) - STOP_S
+            waits = [
+                self._grace.get(label, STOP_S) for label in labels if not group_of(label).saves
+            ]
+            return STOP_AFTER_FAILURE_S + max([STOP_S, *waits]) - STOP_S
         usual = {label: SAVE_S if group_of(label).saves else STOP_S for label in labels}
         return max(self._grace.get(label, usual[label]) for label in labels)
 

@@ -57,11 +57,11 @@ def sweep(arguments: list[str]) -> int:
     Raises:
       ConfigError, SpecError, flags.Error: bad input, refused before any trial starts.
     """
-    own = _define_flags()
-    words = own(arguments, known_only=True)[1:]
-    if own.show is not None:
-        return _show(Path(own.show), own.by if own["by"].present else None, words)
-    folder = _folder(own, words)
+    values = _define_flags()
+    words = values(arguments, known_only=True)[1:]
+    if values.show is not None:
+        return _show(Path(values.show), values.by if values["by"].present else None, words)
+    folder = _folder(values, words)
     need = check(folder)
     command = folder.command
     slots = TrialSlots(str(command["jobs"]), need.cores, need.gpus)
@@ -106,26 +106,28 @@ def _define_flags() -> flags.FlagValues:
     return values
 
 
-def _folder(own: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
+def _folder(values: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
     """Returns the sweep that the flags describe, or the one in the folder that they name."""
-    given = {name: own[name].value for name in _REPEATED if own[name].present}
-    path = folder_of_flag(own.dir, "--dir") if own.dir is not None else folder_in_runs("sweep")
-    old = None if words or own.dir is None else SweepFolder.read(path)
+    given = {name: values[name].value for name in _REPEATED if values[name].present}
+    path = (
+        folder_of_flag(values.dir, "--dir") if values.dir is not None else folder_in_runs("sweep")
+    )
+    old = None if words or values.dir is None else SweepFolder.read(path)
     if not words and not given.keys() - {"jobs", "by"}:
-        if own.dir is None:
+        if values.dir is None:
             raise ConfigError("sweep: say what to try; see `distrl sweep --help`")
         if old is None:
-            raise ConfigError(f"--dir: {own.dir} has no sweep to resume; say what to try")
+            raise ConfigError(f"--dir: {values.dir} has no sweep to resume; say what to try")
         old.command.update(given)
         return old
     first = "0"
     if old is not None:  # its command, extended
         words = old.words
         for name in old.command.keys() - given.keys():
-            own[name].value = old.command[name]
+            values[name].value = old.command[name]
         if "," not in str(old.command["seeds"]):
             first = str(min(trial.seed for trial in old.trials if trial.wanted))
-    search = make_search(own.grid, own.random, own.trials, own.sweep_seed)
+    search = make_search(values.grid, values.random, values.trials, values.sweep_seed)
     words = joined_flags(words, flags.FLAGS)
     names = {word.lstrip("-").partition("=")[0] for word in words}
     for name in (*search.grid, *search.random, *names):
@@ -140,8 +142,8 @@ def _folder(own: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
     words = [word for word in words if not word.startswith("--seed=")]
     if not names & {"topology", "config_file"} and "topology" not in {*search.grid, *search.random}:
         words.append("--topology=single_process")  # trials share the machine
-    command = {name: own[name].value for name in _REPEATED}
-    trials = make_trials(search.settings(), _seeds(own.seeds, first))
+    command = {name: values[name].value for name in _REPEATED}
+    trials = make_trials(search.settings(), _seeds(values.seeds, first))
     return SweepFolder(path, command, words, trials)
 
 

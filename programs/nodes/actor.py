@@ -164,8 +164,8 @@ class ActorNode:
     def _report(self, report: Any) -> None:
         times = current_account().totals()
         for task, reporter in self._reporters.items():
-            own = report if self._single else report[self._actor_of[task]]
-            reporter({**own, "time": times})
+            task_report = report if self._single else report[self._actor_of[task]]
+            reporter({**task_report, "time": times})
 
     def _finish(self, lease: ActorLease) -> None:
         """Reports all that it did, as the budget is spent, and waits until the program stops."""

@@ -81,11 +81,11 @@ def _writer(
         for task, builder in builders.items()
         if name in (task, builder.task.learns_from)
     }
-    own = writers.pop(name, None)
+    own_writer = writers.pop(name, None)
     if not writers:
-        return own
+        return own_writer
     teacher = builders[name].task if name in builders else None
     others = [
         (writer, stores_extras(builders[task].task, teacher)) for task, writer in writers.items()
     ]
-    return Tee(own, others)
+    return Tee(own_writer, others)

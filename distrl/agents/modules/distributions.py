@@ -182,16 +182,20 @@ class Joint:
         return self._structure.unflatten(actions), sum(log_probs)
 
     def mode(self, params: Sequence[Any]) -> Nest:
-        modes = [part.mode(own) for part, own in zip(self.parts, params, strict=True)]
+        modes = [
+            part.mode(part_params) for part, part_params in zip(self.parts, params, strict=True)
+        ]
         return self._structure.unflatten(modes)
 
     def log_prob(self, params: Sequence[Any], action: Nest) -> jax.Array:
         actions = self._structure.flatten_up_to(action)
         both = zip(self.parts, params, actions, strict=True)
-        return sum(part.log_prob(own, x) for part, own, x in both)
+        return sum(part.log_prob(part_params, x) for part, part_params, x in both)
 
     def entropy(self, params: Sequence[Any]) -> jax.Array:
-        return sum(part.entropy(own) for part, own in zip(self.parts, params, strict=True))
+        return sum(
+            part.entropy(part_params) for part, part_params in zip(self.parts, params, strict=True)
+        )
 
     def encode(self, action: Nest) -> jax.Array:
         """Returns the action as network input: those of the parts one after another, [..., F]."""
@@ -203,8 +207,8 @@ class Joint:
         """Returns those of the parts, as "move.logits"."""
         return {
             f"{name}.{key}": value
-            for name, part, own in zip(self.names, self.parts, params, strict=True)
-            for key, value in part.named_parameters(own).items()
+            for name, part, part_params in zip(self.names, self.parts, params, strict=True)
+            for key, value in part.named_parameters(part_params).items()
         }
 
 

@@ -157,25 +157,25 @@ def _embedding(
 
 
 def _checked(
-    core: Callable[[jax.Array, State], tuple[jax.Array, State]], own: own_networks.Part
+    core: Callable[[jax.Array, State], tuple[jax.Array, State]], part: own_networks.Part
 ) -> Callable[[jax.Array, State], tuple[jax.Array, State]]:
-    """Returns a core that checks its outputs. Args: own: what the user has made it by."""
-    deterministic = own_networks.deterministic(core, own, "core")
+    """Returns a core that checks its outputs. Args: part: what the user has made it by."""
+    deterministic = own_networks.deterministic(core, part, "core")
 
     def run(x: jax.Array, state: State) -> tuple[jax.Array, State]:
         output, state = deterministic(x, state)
-        return check_features(output, own, "core", x.shape[0]), state
+        return check_features(output, part, "core", x.shape[0]), state
 
     return run
 
 
-def _own_heads(own: own_networks.Part, output_shapes: Nest) -> Callable[[Any], Nest]:
+def _own_heads(part: own_networks.Part, output_shapes: Nest) -> Callable[[Any], Nest]:
     """Returns the user's heads, inside `hk.transform`, which check their outputs."""
-    function = own_networks.make_heads(own)
+    function = own_networks.make_heads(part)
 
     def heads(x: Any) -> Nest:
         rows = jax.tree.leaves(x)[0].shape[0]
-        return check_outputs(function(x), output_shapes, own, rows)
+        return check_outputs(function(x), output_shapes, part, rows)
 
     return heads
 

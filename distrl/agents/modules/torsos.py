@@ -156,7 +156,7 @@ def _check(torso: str, spec: Nest, layout: str) -> None:
         return
     least = MIN_PIXELS[torso]
     if not images or any(min(sides(leaf.shape, layout)) < least for leaf in images):
-        found = ", ".join(
+        shapes = ", ".join(
             f"{'x'.join(map(str, sides(leaf.shape, layout)))} pixels in "
             f"{1 if (axis := channel_axis(leaf.shape, layout)) is None else leaf.shape[axis]} "
             f"channels"
@@ -164,7 +164,7 @@ def _check(torso: str, spec: Nest, layout: str) -> None:
         )
         raise ConfigError(
             f"network.torso: {torso} takes images of at least {least}x{least}, {got}"
-            + (f": {found} (network.image_layout={layout})" if images else "")
+            + (f": {shapes} (network.image_layout={layout})" if images else "")
         )
 
 

@@ -118,15 +118,15 @@ def in_python(environment: NativeEnvironment) -> PythonEnvironment | None:
     for name in _similar(environment.name):
         wrappers = WrapperConfig(environment.clip_actions, environment.episode_limit)
         try:
-            found = suites.make(name, wrappers=wrappers, **dict(environment.options))
-            same = _shapes(found.spec()) == _shapes(spec)
+            candidate = suites.make(name, wrappers=wrappers, **dict(environment.options))
+            same = _shapes(candidate.spec()) == _shapes(spec)
         except ConfigError as error:
             if environment.options and "unexpected keyword" in str(error):
                 raise
             continue  # its package is missing, or it is of MuJoCo's old binding
         if same:
-            assert isinstance(found, PythonEnvironment)
-            return found
+            assert isinstance(candidate, PythonEnvironment)
+            return candidate
     return None
 
 
@@ -144,15 +144,15 @@ def _similar(name: str) -> list[str]:
     except ConfigError:  # gymnasium is not installed
         others = []
     others.sort(key=lambda each: (each != name, -int(each.rpartition("-v")[2])))
-    found = [f"gym:{each}" for each in others]
-    if not found and version == "1":
+    names = [f"gym:{each}" for each in others]
+    if not names and version == "1":
         wanted = base.lower()
         try:
             tasks = suites.names_in("dm_control")
         except ConfigError:
             return []
-        found = [f"dm_control:{each}" for each in tasks if _squeezed(each) == wanted]
-    return found
+        names = [f"dm_control:{each}" for each in tasks if _squeezed(each) == wanted]
+    return names
 
 
 def _squeezed(name: str) -> str:

@@ -68,9 +68,9 @@ def rendered(environment: Environment, mode: str = PICTURES) -> Rendered:
         return Rendered(colour, colour.picture, lambda: fps)
     similar = native.in_python(environment)
     if similar is not None:
-        found = _of_python(similar, mode)
+        drawn = _of_python(similar, mode)
         note = f"EnvPool does not draw: this is {native.describe(similar)}, of the same spaces"
-        return found._replace(note=note)
+        return drawn._replace(note=note)
     if mode == PICTURES and native.has_pictures(environment):
         note = "the pictures are the observations themselves"
         return Rendered(environment, native.observed_picture, lambda: _FPS, note)

@@ -87,14 +87,16 @@ class ServedShard:
         self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any], largest: float
     ) -> None:
         """See `Shard`."""
-        own = self._own(keys)
-        self._client.table.update_priorities(self._key(keys[own]), priorities[own], float(largest))
+        in_shard = self._in_shard(keys)
+        self._client.table.update_priorities(
+            self._key(keys[in_shard]), priorities[in_shard], float(largest)
+        )
 
     def remove(self, keys: npt.NDArray[np.uint64]) -> None:
         """See `Shard`."""
-        self._client.table.discard(self._key(keys[self._own(keys)]), 0)
+        self._client.table.discard(self._key(keys[self._in_shard(keys)]), 0)
 
-    def _own(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    def _in_shard(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         return keys >> np.uint64(_INDEX_BITS) == self._index
 
     def _key(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -34,7 +34,7 @@ class NumberedInserts:
     def __init__(self, ints: memoryview):
         """Args: ints: int64 `[ROWS * COLUMNS]`, initially zero."""
         self._ints = ints
-        self._found: dict[bytes, int] = {}  # where a client's row began when it was last used
+        self._row_of: dict[bytes, int] = {}  # where a client's row began when it was last used
 
     def done(self, call: Call) -> int:
         """Returns how many unrolls of a call are in the table, or were and have left it.
@@ -92,14 +92,14 @@ class NumberedInserts:
     def _row(self, client: bytes) -> int | None:
         """Returns where a client's row begins; None: it has none."""
         ints, (first, second) = self._ints, _ID.unpack(client)
-        row = self._found.get(client)
+        row = self._row_of.get(client)
         if row is None:
             rows = np.flatnonzero(np.asarray(ints)[::COLUMNS] == first)
             row = int(rows[0]) * COLUMNS if len(rows) else 0
         if (ints[row], ints[row + 1]) != (first, second):
-            self._found.pop(client, None)
+            self._row_of.pop(client, None)
             return None
-        if len(self._found) > ROWS:  # of clients that have lost theirs
-            self._found.clear()
-        self._found[client] = row
+        if len(self._row_of) > ROWS:  # of clients that have lost theirs
+            self._row_of.clear()
+        self._row_of[client] = row
         return row
