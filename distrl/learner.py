@@ -57,7 +57,7 @@ class Learner(LearnerLoop):
         timeout: float = 60.0,
         keep: int = 1,
         last: int | None = None,
-        max_env_steps: int | None = None,
+        max_trained_steps: int | None = None,
         devices: Devices | None = None,
         learner_group: LearnerGroup | None = None,
         period: int | None = None,
@@ -74,7 +74,7 @@ class Learner(LearnerLoop):
         timeout: seconds to wait for a batch.
         keep: number of the newest parameters in `published`.
         last: `run` returns at this version. None: no limit.
-        max_env_steps: `run` returns when so many transitions are trained on. None: no limit.
+        max_trained_steps: `run` returns when so many transitions are trained on. None: no limit.
         devices: devices that compute updates; None: JAX's default one. Readers get the parameters
           of one device.
         learner_group: all processes of the learner, each with its own replay; an update uses the
@@ -88,7 +88,7 @@ class Learner(LearnerLoop):
         self._agent, self._period, self._own_actions = agent, period, own_actions
         self._learner_group = learner_group or SingleProcessGroup()
         self._last = math.inf if last is None else last
-        self._max_env_steps = math.inf if max_env_steps is None else max_env_steps
+        self._max_trained_steps = math.inf if max_trained_steps is None else max_trained_steps
         self._age_bound: AgeBound | None = None
         if max_policy_lag is not None:
             replay = self._age_bound = AgeBound(replay, max_policy_lag, lambda: self.version)
@@ -139,9 +139,9 @@ class Learner(LearnerLoop):
         return self._state.version
 
     @property
-    def env_steps(self) -> int:
+    def trained_steps(self) -> int:
         """Transitions trained on, without padding."""
-        return self._state.env_steps
+        return self._state.trained_steps
 
     def state(self) -> TrainingState:
         """Returns the state after the last update. Never blocks the learner; safe in any thread."""
@@ -185,11 +185,11 @@ class Learner(LearnerLoop):
     def share(self) -> None:
         """Takes process 0's state. All processes call it once, before their first update."""
         group, state = self._learner_group, self._state
-        totals = state.version, state.env_steps, state.consumed, state.inserted
+        totals = state.version, state.trained_steps, state.consumed, state.inserted
         sums = group.agree(True, totals if group.index == 0 else [0] * 4).sums
-        version, env_steps, consumed, inserted = sums
+        version, trained_steps, consumed, inserted = sums
         params, agent, record = group.broadcast((state.params, state.agent, state.record))
-        counts = env_steps, consumed, state.waited, inserted
+        counts = trained_steps, consumed, state.waited, inserted
         self.restore(TrainingState(version, params, agent, *counts, *state[7:-1], record))
 
     def leave(self) -> None:
@@ -205,18 +205,18 @@ class Learner(LearnerLoop):
         """Makes one update, on the given batch. Raises as `step`."""
         state, trajectory = self._state, sample.trajectory
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
-        env_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
+        trained_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
         # Below 0 where the table was restored from an older checkpoint.
         inserted = max(0, sample.inserts - state.inserts) * (self._period or len(real))
         acted = self.count_acted() - self._acted
         if self._prioritized is None:
             self._prioritized = self._replay.is_prioritized
         shown = self._inserted.shown(sample.key, real, self._prioritized)
-        counts = (env_steps, consumed, acted, inserted, int(self._diverged is not None), *shown)
+        counts = (trained_steps, consumed, acted, inserted, int(self._diverged is not None), *shown)
         agreement = self._learner_group.agree(True, counts)
         if not agreement.proceed:
             raise Stopped("another process of the learner has ended the updates")
-        env_steps, consumed, acted_by_all, inserted, diverged, rows, steps = agreement.sums
+        trained_steps, consumed, acted_by_all, inserted, diverged, rows, steps = agreement.sums
         if diverged:  # all processes end here, whichever of them has looked
             self._look()
         self._acted += acted
@@ -236,7 +236,7 @@ class Learner(LearnerLoop):
             state.version + 1,
             params,
             agent_state,
-            state.env_steps + env_steps,
+            state.trained_steps + trained_steps,
             state.consumed + consumed,
             state.waited + self.waited,
             self._inserted.total,
@@ -257,7 +257,7 @@ class Learner(LearnerLoop):
             with in_state(COMPUTE):
                 self._send_priorities(sample.key, priorities)
         if self.on_update is not None:
-            self.on_update(self.version, self.env_steps, self._logs, made[0])
+            self.on_update(self.version, self.trained_steps, self._logs, made[0])
 
     def _look(self) -> None:
         """Raises Diverged if the updates up to now are what ends training."""
@@ -276,13 +276,13 @@ class Learner(LearnerLoop):
     @property
     def is_done(self) -> bool:
         """Whether a limit of updates, or of transitions trained on, is reached."""
-        return self.version >= self._last or self.env_steps >= self._max_env_steps
+        return self.version >= self._last or self.trained_steps >= self._max_trained_steps
 
     def counts(self) -> Report:
         """Returns the totals of `take_report`, which cost nothing."""
         report: Report = {
             "learner_steps": self._state.version,
-            "env_steps": self._state.env_steps,
+            "trained_steps": self._state.trained_steps,
             "unrolls": self._state.consumed,
             "seconds_waiting": round(self._state.waited + self.waited, 3),
         }

@@ -236,7 +236,7 @@ class Builder:
             timeout=config.timeout if timeout is None else timeout,
             keep=1 if self.schedule is None else self.schedule.versions_kept,
             last=self.task.goal.max_learner_steps,
-            max_env_steps=self.task.goal.max_trained_steps,
+            max_trained_steps=self.task.goal.max_trained_steps,
             devices=Devices(config.batch_size, config.num_devices),
             learner_group=learner_group,
             period=self.task.replay.period,

@@ -241,7 +241,7 @@ class Checkpointer:
         return {
             **self._about,
             **({} if self._generations is None else {"round": self._generation}),
-            "env_steps": state.env_steps,
+            "env_steps": state.trained_steps,  # under the name of the first checkpoints
             "consumed": state.consumed,
             "seconds_waiting": state.waited,
             "inserted_steps": state.inserted,

@@ -165,7 +165,7 @@ def restore_learner(
     state = Learner.state(learner)  # its own: parameters that tasks share may be newer elsewhere
     restored = {
         "version": state.version,
-        "env_steps": state.env_steps,
+        "env_steps": state.trained_steps,
         "consumed": state.consumed,
         "params_checksum": checksum(state.params),
         "learner_checksum": checksum(state.agent),
@@ -187,7 +187,7 @@ def monitor_states(start: ResumePoint, tasks: Iterable[str]) -> dict[str, dict[s
         manifest = start.of_task(task).manifest()
         if manifest is not None:
             state = states[task] = dict(manifest["monitor"])
-            learned = {"learner_steps": manifest["version"], "env_steps": manifest["env_steps"]}
+            learned = {"learner_steps": manifest["version"], "trained_steps": manifest["env_steps"]}
             state["learner"] = {**state["learner"], **learned}
     for count in ("env_steps_acted", "episodes"):
         most = max((state[count] for state in states.values()), default=0)

@@ -11,7 +11,7 @@ class TrainingState(NamedTuple):
     version: int  # number of updates that made the parameters
     params: Params
     agent: Any  # the agent's learner state, e.g. the optimiser's
-    env_steps: int  # transitions trained on, without padding
+    trained_steps: int  # transitions trained on, without padding
     consumed: int  # unrolls
     waited: float  # seconds spent waiting for batches
     inserted: int = 0  # environment steps of all actors, in unrolls that the table has received

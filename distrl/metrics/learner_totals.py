@@ -29,6 +29,8 @@ class LearnerTotals:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from what `state` returned."""
         self._newest = dict(state)
+        steps = self._newest.pop("env_steps", 0)  # as older checkpoints call `trained_steps`
+        self._newest.setdefault("trained_steps", steps)
 
     @property
     def learner_steps(self) -> int:
@@ -38,7 +40,7 @@ class LearnerTotals:
     @property
     def trained_steps(self) -> int:
         """Transitions trained on; 0 before the first report."""
-        return int(self._newest.get("env_steps", 0))
+        return int(self._newest.get("trained_steps", 0))
 
     @property
     def spent(self) -> tuple[int | None, ...]:
@@ -58,7 +60,7 @@ class LearnerTotals:
         return {
             name: value
             for name, value in sorted(known.items())
-            if name not in ("env_steps", "learner_steps", SPENT)
+            if name not in ("trained_steps", "learner_steps", SPENT)
         }
 
     def row_written(self) -> None:

@@ -13,7 +13,7 @@ SPENT = "spent"
 """In a learner's report: the actors' budgets, when they are spent and all batches are used."""
 METRICS = "metrics"
 """In any report: numbers by name, columns of the node's own."""
-# By the key that tells a kind: the group whose nodes send it. ACTED is last: learners have it, too.
+# By the key that tells a kind: the group whose nodes send it.
 _SENDERS = {
     LEARNED: LEARNER_NODES,
     EVALUATED: "evaluator",

@@ -177,7 +177,7 @@ def test_from_a_pool_to_the_metrics(tmp_path):
     goal = Goal(mean_return=None, window=50)
     made, _, lines = monitor(goal, tmp_path, environment.spec())
     made.report("actor/0", 0, [report])
-    made.report("learner/0", 0, [{"learner_steps": 1, "env_steps": 10, "loss": 0.0}])
+    made.report("learner/0", 0, [{"learner_steps": 1, "trained_steps": 10, "loss": 0.0}])
     made.close()
     (first, *_) = csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines())
     recent = report["episodes"][-50:]
@@ -200,7 +200,7 @@ def test_an_environment_that_reports_no_success(tmp_path):
     made, _, lines = monitor(Goal(mean_return=None), tmp_path, env_spec())
     episodes = [[1.0, 5, EpisodeOutcome.TIME_OUT], [1.0, 5, EpisodeOutcome.END]]
     made.report("actor/0", 0, [{"env_steps": 10, "episodes": episodes}])
-    made.report("learner/0", 0, [{"learner_steps": 1, "env_steps": 10, "loss": 0.0}])
+    made.report("learner/0", 0, [{"learner_steps": 1, "trained_steps": 10, "loss": 0.0}])
     made.close()
     (row, *_) = csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines())
     assert row["success_rate"] == row["failure_rate"] == row["evaluation_success_rate"] == ""
@@ -277,7 +277,7 @@ def test_a_goal_of_successes():
     assert "return of the last 4 episodes is 4.5 (goal 4) and the success rate" in reason
     budget = Goal(mean_return=None, success_rate=0.5, window=4, max_trained_steps=10)
     made, ends, _ = monitor(budget, None, spec)
-    made.report("learner/0", 0, [{"learner_steps": 1, "env_steps": 10}])
+    made.report("learner/0", 0, [{"learner_steps": 1, "trained_steps": 10}])
     ((reason, reached),) = ends
     assert not reached and "success rate no episode ended (goal 50 %)" in reason
 

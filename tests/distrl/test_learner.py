@@ -93,7 +93,7 @@ def test_the_share_of_steps_is_of_unrolls_that_priorities_chose_for_the_first_ti
     assert epsilons(learner, [20], [6]) == pytest.approx([0.92])
     # They come again, but for those whose priority is 0 as they have no step.
     assert epsilons(learner, [20, 20, 40], [0, 0, 0]) == pytest.approx([0.92, 0.92, 0.84])
-    assert learner.env_steps == 24 + 3 * 30
+    assert learner.trained_steps == 24 + 3 * 30
     learner.update(Sample(batch_with_resets(0), KEYS + np.uint64(2), 40))  # of 6 unrolls, 2 are new
     assert learner.state().inserted == 200 * 34 // 40
 

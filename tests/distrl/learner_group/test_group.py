@@ -300,7 +300,7 @@ def learn(address, index, count, path):
             with pytest.raises(Stopped):
                 learner.update(Sample(batch._replace(**part), keys))
     state = learner.state()
-    result = (state.params, state.agent, learner.variables, state.env_steps, table.sent)
+    result = (state.params, state.agent, learner.variables, state.trained_steps, table.sent)
     path.write_bytes(pickle.dumps(jax.tree.map(np.asarray, result)))
 
 
@@ -315,7 +315,7 @@ def test_two_processes_learn_what_one_learns(elsewhere, address, tmp_path):
     for i in range(UPDATES):
         learner.update(Sample(make_batch(agent, i % 10), np.arange(BATCH, dtype=np.uint64)))
     state = learner.state()
-    want = (state.params, state.agent, learner.variables, state.env_steps)
+    want = (state.params, state.agent, learner.variables, state.trained_steps)
     sent = []
     for index, child in enumerate(children):
         assert child.wait(100.0) == 0

@@ -43,7 +43,7 @@ def test_statistics_equal_the_environments_own(wait_num):
 
 
 def learner(steps, **more):
-    return {"learner_steps": steps // 10, "env_steps": steps, "loss": 0.5, **more}
+    return {"learner_steps": steps // 10, "trained_steps": steps, "loss": 0.5, **more}
 
 
 def lags(*consumed):
@@ -201,7 +201,7 @@ def test_a_row_has_the_lags_of_all_reports_since_the_row_before(tmp_path):
 def test_a_monitor_continues_from_the_state_of_another():
     old, _ = monitor(Goal(mean_return=10.0, window=4))
     old.report("actor/0", 0, [{"env_steps": 9, "episodes": [[4.0, 9, 0]], "env_restarts": 1}])
-    old.report("learner/0", 0, [{"learner_steps": 3, "env_steps": 8, "loss": 1.0}])
+    old.report("learner/0", 0, [{"learner_steps": 3, "trained_steps": 8, "loss": 1.0}])
     old.close_books("actor/0", 0, 12)
     state = json.loads(json.dumps(old.state()))
     new, ends = monitor(Goal(mean_return=4.0, window=4))
@@ -214,6 +214,20 @@ def test_a_monitor_continues_from_the_state_of_another():
     row = new.snapshot()
     assert (row["env_steps"], row["env_steps_unreported"], row["env_restarts"]) == (17, 3, 1)
     assert len(ends) == 1
+
+
+def test_older_states_call_trained_steps_env_steps():
+    old, _ = monitor(Goal(mean_return=10.0))
+    old.report("actor/0", 0, [{"env_steps": 9, "episodes": []}])
+    old.report("learner/0", 0, [learner(80)])
+    state = old.state()
+    state["learner"]["env_steps"] = state["learner"].pop("trained_steps")
+    # Checkpoints have both once the learner's count was put in: `monitor_states`.
+    for totals in (state["learner"], {**state["learner"], "env_steps": 70, "trained_steps": 80}):
+        new, _ = monitor(Goal(mean_return=10.0))
+        new.restore({**state, "learner": totals})
+        row = new.snapshot()
+        assert (row["env_steps"], row["trained_steps"]) == (9, 80)
 
 
 def test_a_node_may_have_had_more_lives_in_the_program_before():
@@ -250,7 +264,7 @@ def test_a_run_has_ended_if_it_has_more_than_the_budget_of_now(budget, ended):
         ({"time": {"other": 1}, "batches": [1, 1, 1, 1, 1.0, 1.0]}, None),
         ({"evaluation_return": 99.0}, "'evaluation_return', as only evaluator nodes may"),
         ({"env_steps": 99, "episodes": []}, "'env_steps', as only actor nodes may"),
-        ({"learner_steps": 99, "env_steps": 99}, "'learner_steps', as only learner nodes may"),
+        ({"learner_steps": 99, "trained_steps": 99}, "'learner_steps', as only learner nodes may"),
         ({"metrics": {"size": "3"}}, "the metric 'size' must be a number or None, got '3'"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_monitor_tells_how_its_run_is(tmp_path):
     goal, lines = Goal(mean_return=None, max_env_steps=100), []
     status = RunStatus(goal, tmp_path, lines.append)
     monitor = Monitor(goal, lambda *end: None, printer=lines.append, status=status)
-    learner = {"learner_steps": 1, "env_steps": 1, "loss": 0.0}
+    learner = {"learner_steps": 1, "trained_steps": 1, "loss": 0.0}
     monitor.report("learner/0", 0, [{**learner, "time": {"compute": 50 * _S}}])
     more = {**learner, "learner_steps": 2, "time": {"compute": 60 * _S, "sample_wait": 90 * _S}}
     monitor.report("learner/0", first_number(0) + 1, [more])

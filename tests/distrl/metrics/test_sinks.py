@@ -15,7 +15,7 @@ from distrl.metrics.csv_file import CsvFile, cut_lines
 from distrl.metrics.monitor import Monitor
 from distrl.metrics.sinks import check_sinks, make_writer
 
-LEARNED = {"learner_steps": 1, "env_steps": 10, "loss": 0.5}
+LEARNED = {"learner_steps": 1, "trained_steps": 10, "loss": 0.5}
 
 
 CSV = MetricsConfig()
@@ -52,7 +52,7 @@ def test_rows_follow_the_steps_however_fast_they_came(tmp_path):
 
 def test_a_run_without_an_update_has_a_row(tmp_path):
     monitor = make_monitor(tmp_path)
-    monitor.report("learner/0", 0, [{"learner_steps": 0, "env_steps": 0}])
+    monitor.report("learner/0", 0, [{"learner_steps": 0, "trained_steps": 0}])
     monitor.close()
     assert read(tmp_path / "metrics.csv") == []  # nothing has happened
     monitor = make_monitor(tmp_path)
@@ -75,7 +75,7 @@ def test_a_run_without_an_update_has_a_row(tmp_path):
 def test_an_agent_without_a_loss_has_rows(tmp_path):
     config = MetricsConfig(json_lines=True)
     monitor = make_monitor(tmp_path, config)
-    monitor.report("learner/0", 0, [{"learner_steps": 1, "env_steps": 10, "policy_loss": 0.5}])
+    monitor.report("learner/0", 0, [{"learner_steps": 1, "trained_steps": 10, "policy_loss": 0.5}])
     act(monitor, 7)
     monitor.close()
     rows = [(row["env_steps"], row["policy_loss"]) for row in read(tmp_path / "metrics.csv")]

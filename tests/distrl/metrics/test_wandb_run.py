@@ -54,7 +54,7 @@ def make_monitor(folder, printer=print):
 
 
 def train(monitor):
-    monitor.report("learner/0", 0, [{"learner_steps": 1, "env_steps": 10, "loss": 0.5}])
+    monitor.report("learner/0", 0, [{"learner_steps": 1, "trained_steps": 10, "loss": 0.5}])
     monitor.report("actor/0", 0, [{"env_steps": 500, "episodes": []}])
     monitor.close()
 

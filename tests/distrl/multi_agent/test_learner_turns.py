@@ -128,7 +128,7 @@ def test_a_learner_with_all_its_updates_drops_what_comes_while_another_learns(la
     assert (first.version, second.version) == (last, 7)
     assert heard == [last]  # at once
     assert readers[0].taken > last
-    assert first.env_steps * 7 == second.env_steps * last
+    assert first.trained_steps * 7 == second.trained_steps * last
 
 
 def test_learners_that_are_done_drop_what_comes_until_the_stop():

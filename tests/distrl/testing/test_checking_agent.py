@@ -144,7 +144,7 @@ def test_learner_counts_real_transitions_and_lag(batch):
     for _ in range(3):
         learner.step()
     real = int((batch.timestep.step_type[:-1] != 2).sum())
-    assert learner.env_steps == 3 * real
+    assert learner.trained_steps == 3 * real
     version, params = learner.get_variables(2)
     assert (version, int(params["version"])) == (3, 3)
     # Versions from an earlier life of the learner may be newer: they have no lag.

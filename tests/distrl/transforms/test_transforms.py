@@ -280,7 +280,7 @@ def test_every_step_of_a_stream_is_counted_once():
     np.testing.assert_allclose(statistics.mean(seen)["observation"], pooled.mean(0), rtol=1e-6)
     np.testing.assert_allclose(statistics.variance(seen)["observation"], pooled.var(0), rtol=1e-6)
     seen = by_transform["reward_normalizer"]
-    assert float(seen.rows.hi) == len(rewards) == learner.env_steps
+    assert float(seen.rows.hi) == len(rewards) == learner.trained_steps
     np.testing.assert_allclose(statistics.mean(seen), rewards.mean(dtype=np.float64), rtol=1e-6)
 
 

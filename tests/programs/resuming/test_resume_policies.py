@@ -157,11 +157,11 @@ def test_what_the_learner_did_is_what_it_resumes_from(opened):
     path = Path(folder.resume_point.of_task("inner").checkpoint) / "manifest.json"
     manifest = json.loads(path.read_text())
     learner = manifest["monitor"]["learner"]
-    learner["learner_steps"] = learner["env_steps"] = 0
+    learner["learner_steps"] = learner["trained_steps"] = 0
     path.write_text(json.dumps(manifest))
     state = monitor_states(opened(experiment(10**6))[0].resume_point, TASKS)["inner"]["learner"]
     assert state["learner_steps"] == manifest["version"] > 0
-    assert state["env_steps"] == manifest["env_steps"] > 0
+    assert state["trained_steps"] == manifest["env_steps"] > 0
     assert state["checked"] == learner["checked"]
 
 
