@@ -112,7 +112,7 @@ def _install(costs: Costs, times: Path) -> None:
     from distrl.metrics.node_times import NodeTimes
     from distrl.replay.client import TableReplayBuffer
 
-    infer, make = Inferencer.infer, Learner.__init__
+    infer, make = Inferencer.infer_encoded, Learner.__init__
     insert, sample, add = TableReplayBuffer._insert, TableReplayBuffer.sample, NodeTimes.add
 
     def slow_infer(self: Any, data: Any, n: int, *rest: Any, **more: Any) -> Any:
@@ -146,7 +146,7 @@ def _install(costs: Costs, times: Path) -> None:
         add(self, node, life, report)
 
     for owner, name, slow in (
-        (Inferencer, "infer", slow_infer),
+        (Inferencer, "infer_encoded", slow_infer),
         (Learner, "__init__", make_slow),
         (TableReplayBuffer, "_insert", slow_insert),
         (TableReplayBuffer, "sample", slow_sample),

@@ -108,7 +108,7 @@ class Inferencer:
         batch_sizes: requests are padded to the smallest of these that holds them, so that nothing
           is compiled again; a larger request runs at its own size.
         evaluation: act greedily.
-        codec: the form of `infer`'s batches; None: time steps.
+        codec: the form of `infer_encoded`'s batches; None: time steps.
         """
         self._codec = codec = codec or TimeStepCodec(agent.env_spec)
         self._variables: Any = variables
@@ -171,7 +171,7 @@ class Inferencer:
         """
         # The agent is given stream ids in the place of the pool's slots, and no infos.
         timestep = TimeStep(*timestep[:5], stream_ids)
-        output, version, state = self.infer(timestep, len(stream_ids), life, with_state)
+        output, version, state = self.infer_encoded(timestep, len(stream_ids), life, with_state)
         return Inference(output.action, output.extras, version, state)
 
     def ask(self, version: int) -> None:
@@ -195,7 +195,7 @@ class Inferencer:
         at = bisect.bisect_left(sizes, n)
         return sizes[at] if at < len(sizes) else n
 
-    def infer(
+    def infer_encoded(
         self,
         data: Any,
         n: int,
@@ -215,14 +215,14 @@ class Inferencer:
         Returns:
           The output in the codec's form, as NumPy arrays; the version; the state.
         """
-        output, version, state = self._infer(data, n, life, with_state, padded)
+        output, version, state = self._run(data, n, life, with_state, padded)
         leaves, structure = jax.tree_util.tree_flatten(output)
         return structure.unflatten([np.asarray(leaf)[:n] for leaf in leaves]), version, state
 
-    def _infer(
+    def _run(
         self, data: Any, n: int, life: int | npt.NDArray[Any], with_state: bool, is_padded: bool
     ) -> tuple[Any, int, State | None]:
-        """Does what `infer` does; the output is padded and on the device."""
+        """Does what `infer_encoded` does; the output is padded and on the device."""
         self._variables.update()
         version, params = stored_version(self._variables.version), self._variables.params
         self._count_call()

@@ -213,7 +213,7 @@ class Policy:
             env_id=self._streams,
             env_info=(given, np.asarray(is_given)),
         )
-        (action, extras), _, _ = self._inferencer.infer(timestep, self._size, 0, False)
+        (action, extras), _, _ = self._inferencer.infer_encoded(timestep, self._size, 0, False)
         self._prev_action = action
         self._first = np.zeros(self._size, bool)
         action = specs.clip(action, self.env_spec.action)

@@ -178,7 +178,7 @@ class InferenceServer:
         if len(batch) > 1:
             rows = np.concatenate([request.rows for request in batch])
             life = np.repeat([r.life for r in batch], [len(r.rows) for r in batch])
-        answers, version, states = self._inferencer.infer(rows, len(rows), life, with_state)
+        answers, version, states = self._inferencer.infer_encoded(rows, len(rows), life, with_state)
         end = 0
         for request in batch:
             start, end = end, end + len(request.rows)

@@ -189,7 +189,9 @@ class SlotServer:
             self._dirty = end
             if inferencer.has_state and len(requests) > 1:
                 life = np.repeat([r.life for r in requests], [r.rows for r in requests])
-        answers, version, states = inferencer.infer(data, rows, life, with_state, padded=True)
+        answers, version, states = inferencer.infer_encoded(
+            data, rows, life, with_state, padded=True
+        )
         end = 0
         for request in requests:
             start, end = end, end + request.rows

@@ -141,10 +141,10 @@ def test_a_request_may_wait_as_long_as_it_takes(timeout):
     gate, entered = threading.Event(), threading.Event()
 
     class Slow:
-        def infer(self, *args):
+        def infer_encoded(self, *args):
             entered.set()
             assert gate.wait(20)
-            return inferencer.infer(*args)
+            return inferencer.infer_encoded(*args)
 
     server, remote = serve(Slow(), agent, timeout=timeout)
     streams = np.arange(2, dtype=np.int32)
@@ -163,10 +163,10 @@ def test_a_stuck_batch_ends_at_the_deadline_and_the_next_is_served():
     entered = threading.Event()
 
     class Stuck:
-        def infer(self, *args):
+        def infer_encoded(self, *args):
             entered.set()
             gate.wait(20)
-            return inferencer.infer(*args)
+            return inferencer.infer_encoded(*args)
 
     _, remote = serve(Stuck(), agent, timeout=0.2)
     streams = np.arange(2, dtype=np.int32)

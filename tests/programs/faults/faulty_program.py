@@ -62,7 +62,7 @@ def inject(run_dir: Path, node: str, kind: str, always: bool) -> Callable[[str],
     where: dict[str, tuple[Any, str]] = {
         "actor": (Actor, "step"),
         "learner": (Learner, "update"),
-        "inferencer": (Inferencer, "_infer"),
+        "inferencer": (Inferencer, "_run"),
         "evaluator": (TasksEvaluator, "evaluate"),
         "monitor": (Monitor, "report"),
     }
