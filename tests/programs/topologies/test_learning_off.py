@@ -30,7 +30,7 @@ def test_updates_count_and_change_nothing(learning):
         report = parts.learner.take_report()
     assert version == 5
     assert report["learner_steps"] == 5
-    assert report["env_steps"] > 0
+    assert report["trained_steps"] > 0
     assert report["wrong_state"] == 0  # logs are those of the batch
     assert int(params["version"]) == (5 if learning else 0)
 
