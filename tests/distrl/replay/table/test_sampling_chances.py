@@ -98,18 +98,20 @@ def test_sampled_as_weighted_while_weights_change(make_replay, streams, elsewher
         while np.array_equal(ring.priorities(), before):  # until the other process has started
             assert child.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
+    samples, deadline = 0, time.monotonic() + 60.0
     try:
-        for _ in range(SAMPLES):
+        while samples < SAMPLES or len(tally.chances) <= 20:  # where the other one gets little time
+            assert time.monotonic() < deadline
             sampled = client.sample(10.0).trajectory.stream_id
             np.testing.assert_array_equal(sampled, chosen[-1])
+            samples += 1
     finally:
         done.set()
         if local:
             thread.join(10.0)
         else:
             assert child.poll() is None  # it ran to the end
-    assert tally.counts.sum() == SAMPLES * BATCH
-    assert len(tally.chances) > 20
+    assert tally.counts.sum() == samples * BATCH
     assert tally.chi_square() < LIMIT
     assert wrong.chi_square() > LIMIT  # the test is sensitive to an error of 0.1 in the exponent
 
