@@ -24,7 +24,11 @@ def is_number(value: Any, infinite: bool = False) -> bool:
     """Whether a value is an int or float, and no bool or NaN; nor infinite, unless it may be."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
-    return not math.isnan(value) if infinite else math.isfinite(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number that no float can be
+        return False
+    return not math.isnan(number) if infinite else math.isfinite(number)
 
 
 def plain_numbers(settings: Any) -> None:

@@ -124,6 +124,12 @@ def test_every_field_refuses_what_it_cannot_be(name):
             assert "\n" not in str(error.value)
 
 
+def test_a_whole_number_that_no_float_can_be_is_refused():
+    for settings, name in ((SETTINGS["ppo"][0], "learning_rate"), (Population(), "share")):
+        with pytest.raises(ConfigError, match=name):
+            dataclasses.replace(settings, **{name: 10**400})
+
+
 OF_NUMPY = (np.float32, np.float64, np.int64, np.bool_)
 
 
