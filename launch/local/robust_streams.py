@@ -11,7 +11,6 @@ from typing import Any
 
 _ESCAPE = "backslashreplace"
 _WITH_SURROGATES = "distrl.surrogateescape"
-_CHUNK = 4096  # bytes that a writable pipe takes without blocking (PIPE_BUF)
 _FULL_S = 1.0  # that a reader may take to make room where nobody waits for it
 _CHECK_S = 0.2
 
@@ -35,7 +34,8 @@ class _RobustFile(io.FileIO):
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         try:
-            written = super().write(view[:_CHUNK]) if self._has_room() else None
+            # What a writable pipe takes without blocking.
+            written = super().write(view[: select.PIPE_BUF]) if self._has_room() else None
         except OSError:
             written = None
         return len(view) if written is None else written

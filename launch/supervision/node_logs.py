@@ -19,7 +19,6 @@ from distrl.runtime.working_folder import shown
 
 TAIL = 30  # lines kept for the report of a failure; the stacks of a crash take 20
 LINE = 8192  # bytes; a longer line is shown in parts
-CHUNK = 4096  # bytes that a writable pipe takes without blocking (PIPE_BUF)
 _READER_GONE = (errno.EPIPE, errno.EIO, errno.EBADF)  # `| head`, or a closed terminal
 COLOURS = (36, 33, 32, 34, 35, 96, 93, 92, 94, 95)
 
@@ -106,7 +105,7 @@ class Stream:
     def show_footer(self, lines: Sequence[str]) -> None:
         """Keeps these lines below all others from now on; a terminal that is slow gets none."""
         with self._lock:
-            if len(self._buffer) < CHUNK or not lines:
+            if len(self._buffer) < select.PIPE_BUF or not lines:
                 self._buffer += self._footer.replaced(lines).encode(errors="replace")
             self.flush()
 
@@ -131,7 +130,8 @@ class Stream:
                 try:
                     if not self._poll.poll(remaining * 1000):
                         return
-                    del self._buffer[: os.write(self._fd, self._buffer[:CHUNK])]
+                    # What a writable pipe takes without blocking.
+                    del self._buffer[: os.write(self._fd, self._buffer[: select.PIPE_BUF])]
                 except BlockingIOError:
                     return
                 except OSError as error:
