@@ -91,7 +91,7 @@ def check_evaluation(experiment: Any) -> None:
         )
 
 
-def check_names(tasks: Iterable[str]) -> None:
+def check_task_names(tasks: Iterable[str]) -> None:
     """Raises ConfigError for names of tasks that cannot be in the names of files."""
     for name in tasks:
         size = len(urllib.parse.quote(name, safe=""))
