@@ -119,6 +119,7 @@ class InferenceConfig:
       timeout: deadline in seconds of a request, the service's first compilation included.
       num_gpus: GPUs of the services: one each, shared if there are fewer; 0: they run on the CPU
         and see none.
+      share_gpus: whether these are the learner's GPUs, from its first one on, and not further ones.
       transport: how actors ask a service: "shared_memory", where all of them are on its machine;
         "courier", calls over the network; or "auto", which takes the first where it can.
     """
@@ -127,6 +128,7 @@ class InferenceConfig:
     sync_interval: int | None = None
     timeout: float = 120.0
     num_gpus: int = 0
+    share_gpus: bool = False
     transport: str = "auto"
 
     def __post_init__(self) -> None:
@@ -140,6 +142,12 @@ class InferenceConfig:
         check_whole(self, "sync_interval", "inference", none=True)
         check_duration("inference.timeout", self.timeout)
         check_whole(self, "num_gpus", "inference", least=0)
+        check_flag(self, "share_gpus", "inference")
+        if self.share_gpus and not self.num_gpus:
+            raise ConfigError(
+                "inference.share_gpus=True with inference.num_gpus=0: the services use none; take "
+                "inference.num_gpus=1"
+            )
         if self.num_gpus > self.num_inferencers:
             raise ConfigError(
                 f"inference.num_gpus={self.num_gpus} is more than inference.num_inferencers="

@@ -263,6 +263,11 @@ class Experiment:
         }
 
     @property
+    def acting_tasks(self) -> tuple[str, ...]:
+        """The tasks that act, whose parameters actors need."""
+        return tuple(name for name, task in self.tasks.items() if task.learns_from is None)
+
+    @property
     def learner_nodes(self) -> tuple[tuple[str, ...], ...]:
         """The tasks of each learner's process, where learners have processes."""
         names = update_order(self.shared, tuple(self.tasks))

@@ -11,6 +11,7 @@ from distrl.envs.pool import on_cores
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs import substrate
+from distrl.programs.resources import visible_gpus
 from distrl.programs.topology_rates import (
     CPU,
     HEAVY,
@@ -165,6 +166,8 @@ def choice(experiment: Experiment, costs: Costs, cores: int, made: list[Plan]) -
             settings["actors.num_envs"] = actors.num_streams // best.num_actors
         if best.gpu and experiment.only_task.learner.num_gpus == 0:
             settings["learner.num_gpus"] = 1
+            if best.topology == LIGHT and 0 < len(visible_gpus()) <= experiment.inference.num_gpus:
+                settings["inference.share_gpus"] = True
     elif best.one_thread and on_cores(experiment.environment, cores) != experiment.environment:
         settings["environment.num_threads"] = 1
     many, device = actors.num_streams, costs.devices[CPU]

@@ -98,6 +98,15 @@ FLOWS: dict[tuple[str, str], tuple[str, str]] = {
 _OTHERS_PHASE = 4  # of groups that a user's own program adds
 
 
+def num_gpus_together(experiment: "Experiment", light: bool) -> int:
+    """Returns the GPUs that a program needs. Args: light: whether inferencers serve the actors."""
+    of_learners = LEARNER.num_gpus(experiment)
+    of_inferencers = INFERENCER.num_gpus(experiment) if light else 0
+    if experiment.inference.share_gpus:
+        return max(of_learners, of_inferencers)
+    return of_learners + of_inferencers
+
+
 def group_of(label: str) -> NodeGroup:
     """Returns the row of a group; of one that isn't ours, what holds unless a row says otherwise.
 

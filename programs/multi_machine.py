@@ -16,7 +16,6 @@ from distrl.programs.nodes.relay import add_relay
 from distrl.programs.nodes.replay import add_replay
 from distrl.programs.placement import (
     Placement,
-    acting_tasks,
     asks_on_one_host,
     relay_hosts,
 )
@@ -65,7 +64,7 @@ def multi_machine(
     relay = {
         host: {
             name: add_relay(program, name, learner[name], monitor)
-            for name in acting_tasks(experiment)
+            for name in experiment.acting_tasks
         }
         for host in hosts
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.programs.groups import INFERENCER, LEARNER
+from distrl.programs.groups import LEARNER, num_gpus_together
 
 HOST_SETTINGS = {
     "address": (str, "address for the other hosts, its name unless given"),
@@ -178,16 +178,15 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     nodes = {**_shards(experiment, hosts), "monitor/0": first.name}
     nodes.update(_learners(experiment, hosts))
     nodes.update(_gradient_workers(experiment, hosts))
-    wanted = LEARNER.num_gpus(experiment)
     if experiment.evaluator.num_evaluators:
         nodes["evaluator/0"] = first.name
     if experiment.population is not None:
         nodes["population/0"] = first.name
     if light:
-        wanted += INFERENCER.num_gpus(experiment)
-        count = experiment.inference.num_inferencers * len(acting_tasks(experiment))
+        count = experiment.inference.num_inferencers * len(experiment.acting_tasks)
         for index in range(count):
             nodes[f"inferencer/{index}"] = first.name
+    wanted = num_gpus_together(experiment, light)
     if wanted > first.gpus:
         raise ConfigError(
             f"learner and inferencers declare {wanted} GPUs, and their host {first.name} has "
@@ -201,7 +200,7 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
         actors[f"actor/{index}"] = host.name
     if not light:
         relayed = [host.name for host in others if taken[host.name] and host is not first]
-        relays = [name for name in relayed for _ in acting_tasks(experiment)]
+        relays = [name for name in relayed for _ in experiment.acting_tasks]
         nodes.update({f"relay/{index}": name for index, name in enumerate(relays)})
     placement = Placement(hosts, {**nodes, **actors})
     if light and experiment.inference.transport == "shared_memory":
@@ -213,11 +212,6 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
                 "inference.transport=courier"
             )
     return placement
-
-
-def acting_tasks(experiment: Experiment) -> list[str]:
-    """Returns the tasks that act, whose parameters actors need."""
-    return [name for name, task in experiment.tasks.items() if task.learns_from is None]
 
 
 def asks_on_one_host(placement: Placement) -> bool:

@@ -1,12 +1,13 @@
 """GPUs and threads of each node of a program, as environment variables for `local_resources`."""
 
+import collections
 import glob
-import math
 import os
+from collections.abc import Sequence
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.programs.groups import GROUPS, INFERENCER, LEARNER, NodeGroup
+from distrl.programs.groups import GROUPS, INFERENCER, LEARNER, NodeGroup, num_gpus_together
 
 Env = dict[str, str]
 
@@ -16,29 +17,32 @@ _MEMORY = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _MEMORY_SHARE = 0.75  # of a GPU: what JAX takes at its start unless told otherwise
 
 
-def node_environments(experiment: Experiment, topology: str) -> dict[str, Env]:
+def node_environments(
+    experiment: Experiment, topology: str, has_gpus: bool = True
+) -> dict[str, Env]:
     """Returns environment variables by group, and by name for nodes that differ from their group.
 
     A node sees a GPU only where the experiment declares one for its group
     (`learner.num_gpus`, `inference.num_gpus`), counted from the user's own
-    `CUDA_VISIBLE_DEVICES` where it is set. The learner sees all of its GPUs, an inferencer one,
-    which it shares where there are fewer GPUs than inferencers.
+    `CUDA_VISIBLE_DEVICES` where it is set. A learner sees all of its GPUs, an inferencer one, which
+    it shares where there are fewer GPUs than inferencers, or with `inference.share_gpus`.
+
+    Args:
+      experiment: the experiment.
+      topology: its topology's name.
+      has_gpus: whether the machine is the one whose nodes get the GPUs.
 
     Raises:
       ConfigError: more GPUs are declared than there are, or they are declared and hidden.
     """
-    of_learner, of_inferencers = _take_gpus(experiment, topology)
     environments = {name: _without_gpu(group) for name, group in GROUPS.items()}
-    if of_learner:
-        environments[LEARNER.name] = _with_gpus(*of_learner)
-    if of_inferencers:
-        count = experiment.inference.num_inferencers
-        users = math.ceil(count / len(of_inferencers))
-        for index in range(count):
-            environment = _with_gpus(of_inferencers[index % len(of_inferencers)])
-            if users > 1 and _MEMORY not in os.environ:
-                environment[_MEMORY] = f"{_MEMORY_SHARE / users:.2f}"
-            environments[f"{INFERENCER.name}/{index}"] = environment
+    nodes = _take_gpus(experiment, topology == "light_env") if has_gpus else {}
+    users = collections.Counter(gpu for gpus in nodes.values() for gpu in gpus)
+    for name, gpus in nodes.items():
+        environments[name] = _with_gpus(gpus)
+        most = max(users[gpu] for gpu in gpus)
+        if most > 1 and _MEMORY not in os.environ:
+            environments[name][_MEMORY] = f"{_MEMORY_SHARE / most:.2f}"
     return environments
 
 
@@ -52,26 +56,38 @@ def describe_gpus(environments: dict[str, Env]) -> str:
     return f"GPUs: {'; '.join(assigned)}; no other node sees a GPU" if assigned else ""
 
 
-def _take_gpus(experiment: Experiment, topology: str) -> tuple[list[str], list[str]]:
-    """Returns the learner's GPUs and the inferencers'."""
-    wanted = {"learner": LEARNER.num_gpus(experiment)}
-    if topology == "light_env":
-        wanted["inference"] = INFERENCER.num_gpus(experiment)
-    asked = ", ".join(f"{part}.num_gpus={count}" for part, count in wanted.items() if count)
-    visible = visible_gpus()
-    if sum(wanted.values()) > len(visible):
+def _take_gpus(experiment: Experiment, light: bool) -> dict[str, list[str]]:
+    """Returns, by name, the nodes that get GPUs. Args: light: whether there are inferencers."""
+    of_learners, inference = LEARNER.num_gpus(experiment), experiment.inference
+    declared = {"learner.num_gpus": of_learners}
+    if light:
+        declared["inference.num_gpus"] = INFERENCER.num_gpus(experiment)
+    asked = ", ".join(f"{name}={count}" for name, count in declared.items() if count)
+    visible, wanted = visible_gpus(), num_gpus_together(experiment, light)
+    if wanted > len(visible):
+        fits = len(visible) >= max(declared.values())
+        share = "; inference.share_gpus=True lets the services use the learner's" if fits else ""
         raise ConfigError(
             f"GPUs declared: {asked}; this machine shows {len(visible)} "
-            f"({','.join(visible) or 'none'})"
+            f"({','.join(visible) or 'none'}){share}"
         )
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if asked and platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
         raise ConfigError(f"GPUs declared: {asked}; JAX_PLATFORMS={platforms} hides them; unset it")
-    count = wanted["learner"]
-    return visible[:count], visible[count : sum(wanted.values())]
+    nodes, taken = {}, 0
+    for index, names in enumerate(experiment.learner_nodes):
+        count = sum(experiment.tasks[name].learner.num_gpus for name in names)
+        nodes[f"{LEARNER.name}/{index}"] = visible[taken : taken + count]
+        taken += count
+    if light and inference.num_gpus:
+        first = 0 if inference.share_gpus else of_learners
+        gpus = visible[first : first + inference.num_gpus]
+        for index in range(inference.num_inferencers * len(experiment.acting_tasks)):
+            nodes[f"{INFERENCER.name}/{index}"] = [gpus[index % len(gpus)]]
+    return {name: gpus for name, gpus in nodes.items() if gpus}
 
 
-def _with_gpus(*gpus: str) -> Env:
+def _with_gpus(gpus: Sequence[str]) -> Env:
     # Named, or JAX silently takes the CPU if it is not built for GPUs.
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "JAX_PLATFORMS": "cuda,cpu"}
 

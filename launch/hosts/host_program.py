@@ -41,9 +41,10 @@ class HostProgram:
     """
 
     def __init__(self, payload: str, names: Sequence[str], folder: pathlib.Path) -> None:
-        self._program, experiment, topology, run_dir = cloudpickle.loads(base64.b64decode(payload))
+        received = cloudpickle.loads(base64.b64decode(payload))
+        self._program, experiment, topology, has_gpus, run_dir = received
         self._nodes = launchpad_adapter.named_nodes(self._program)
-        self._environments = node_environments(experiment, topology)
+        self._environments = node_environments(experiment, topology, has_gpus)
         make_private_folder(pathlib.Path(run_dir))
         self._folder = folder
         self._endpoints = Endpoints(folder)

@@ -1,7 +1,6 @@
 """Runs a program on several hosts: a daemon on each, one supervisor here."""
 
 import base64
-import dataclasses
 import functools
 import signal
 import time
@@ -162,19 +161,10 @@ def _payload(
     run_dir: Path,
 ) -> str:
     """Returns what a host's daemon builds its part of the program from, as text."""
-    if host is not placement.hosts[0]:  # only the learner's host needs GPUs
-        experiment = _without_gpus(experiment)
+    has_gpus = host is placement.hosts[0]  # only the learner's host needs them
     topology = "light_env" if "inferencer" in program.groups else "heavy_env"
-    payload = cloudpickle.dumps((program, experiment, topology, str(run_dir)))
+    payload = cloudpickle.dumps((program, experiment, topology, has_gpus, str(run_dir)))
     return base64.b64encode(payload).decode()
-
-
-def _without_gpus(experiment: Experiment) -> Experiment:
-    if experiment.policies:  # one of theirs would be refused where it may not be
-        return experiment
-    learner = dataclasses.replace(experiment.learner, num_gpus=0)
-    inference = dataclasses.replace(experiment.inference, num_gpus=0)
-    return dataclasses.replace(experiment, learner=learner, inference=inference)
 
 
 def _make_nodes(

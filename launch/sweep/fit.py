@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.programs.groups import GROUPS
 from distrl.programs.resources import visible_gpus
 from distrl.runtime.host_resources import free_memory, usable_cores
 
@@ -18,11 +17,6 @@ def busy_cores(experiment: Experiment, topology: str) -> int:
         return 1  # actor and learner take turns
     services = experiment.inference.num_inferencers if topology == "light_env" else 0
     return experiment.actors.most + services * len(experiment.tasks) + len(experiment.learner_nodes)
-
-
-def gpus_needed(experiment: Experiment) -> int:
-    """Returns the GPUs that the experiment declares."""
-    return sum(group.num_gpus(experiment) for group in GROUPS.values())
 
 
 class TrialSlots:

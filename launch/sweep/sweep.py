@@ -17,12 +17,13 @@ from distrl.launch.cli.train_flags import BUDGETS, joined_flags
 from distrl.launch.run_dir.folder import folder_in_runs, folder_of_flag
 from distrl.launch.runs.text_table import print_table
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
-from distrl.launch.sweep.fit import TrialSlots, busy_cores, gpus_needed
+from distrl.launch.sweep.fit import TrialSlots, busy_cores
 from distrl.launch.sweep.folder import SweepFolder, Trial, make_trials
 from distrl.launch.sweep.ranking import TABLE, damage, rows, standings, write_table
 from distrl.launch.sweep.search import make_search, split_values
 from distrl.launch.sweep.trials import Runner, start_training
 from distrl.programs import AUTO
+from distrl.programs.groups import num_gpus_together
 from distrl.programs.resources import node_environments
 from distrl.runtime.working_folder import shown
 
@@ -177,7 +178,7 @@ def check(folder: SweepFolder) -> _Need:
             of_trial = f"{' '.join(trial.words)}: " if trial.settings else ""
             raise ConfigError(f"sweep: {of_trial}{error}") from error
         cores = max(cores, busy_cores(experiment, topology))
-        gpus = max(gpus, gpus_needed(experiment))
+        gpus = max(gpus, num_gpus_together(experiment, topology == "light_env"))
     return _Need(cores, gpus)
 
 

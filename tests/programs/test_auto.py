@@ -122,6 +122,19 @@ def test_a_learner_gets_the_gpu_that_is_faster(cartpole):
     assert auto.choice(cartpole, costs, 2, made).settings == {"learner.num_gpus": 1}
 
 
+def test_a_learner_shares_the_gpu_of_the_services(cartpole, monkeypatch):
+    costs = waiting(0.01)
+    gpu = costs.devices["cpu"]._replace(update=Cost(1e-6, 1e-6))
+    costs = costs._replace(devices={**costs.devices, topology_rates.GPU: gpu})
+    served = dataclasses.replace(cartpole, inference=InferenceConfig(num_gpus=1))
+    made = plans(served, costs, 2, ["light_env"], False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert auto.choice(served, costs, 2, made).settings == {"learner.num_gpus": 1}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    chosen = auto.choice(served, costs, 2, made).settings
+    assert chosen == {"learner.num_gpus": 1, "inference.share_gpus": True}
+
+
 def test_actors_are_not_divided_below_the_inferencers(cartpole):
     experiment = dataclasses.replace(
         cartpole, actors=ActorsConfig(4, 16), inference=InferenceConfig(num_inferencers=4)

@@ -5,12 +5,22 @@ import dataclasses
 import pytest
 
 from distrl import presets
+from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.errors import ConfigError
-from distrl.experiment import ActorsConfig, InferenceConfig, LearnerConfig
+from distrl.experiment import (
+    ActorsConfig,
+    Experiment,
+    InferenceConfig,
+    LearnedPolicy,
+    LearnerConfig,
+)
 from distrl.launch.local import child
 from distrl.programs import resources
 from distrl.programs.resources import describe_gpus, node_environments
+from distrl.replay.config import ReplayConfig
+from distrl.testing import CheckingConfig, CountingAgents
 
+SHARE = "inference.share_gpus=True lets the services use the learner's"
 EXPERIMENT = presets.experiment("CartPole-v1")
 
 
@@ -20,13 +30,23 @@ def no_settings_of_ours(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def declare(learner=0, inference=0, num_inferencers=1):
+def declare(learner=0, inference=0, num_inferencers=1, share=False):
     return dataclasses.replace(
         EXPERIMENT,
         actors=ActorsConfig(num_actors=max(2, num_inferencers), num_envs=8),
         learner=LearnerConfig(num_gpus=learner),
-        inference=InferenceConfig(num_gpus=inference, num_inferencers=num_inferencers),
+        inference=InferenceConfig(num_inferencers, num_gpus=inference, share_gpus=share),
     )
+
+
+def two_policies(first, second):
+    replay = ReplayConfig(max_size=1000)
+    policies = {
+        "a": LearnedPolicy(CheckingConfig(), replay, first),
+        "b": LearnedPolicy(CheckingConfig(), replay, second),
+    }
+    policy_of = {"a": "a", "b": "b", "c": "b"}
+    return Experiment(MultiAgentEnvironment(CountingAgents), policies=policies, policy_of=policy_of)
 
 
 def gpus(environments):
@@ -41,18 +61,18 @@ def gpus(environments):
 def test_they_are_counted_from_the_users_mask(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     found = node_environments(declare(learner=2), "heavy_env")
-    assert gpus(found) == {"learner": "2,5"}
-    assert found["learner"]["JAX_PLATFORMS"] == "cuda,cpu"  # never the CPU instead of a GPU
+    assert gpus(found) == {"learner/0": "2,5"}
+    assert found["learner/0"]["JAX_PLATFORMS"] == "cuda,cpu"  # never the CPU instead of a GPU
     for group in ("replay", "monitor", "inferencer", "actor", "evaluator"):
         assert found[group]["CUDA_VISIBLE_DEVICES"] == ""
         assert found[group]["JAX_PLATFORMS"] == "cpu"
-    assert describe_gpus(found) == "GPUs: learner 2,5; no other node sees a GPU"
+    assert describe_gpus(found) == "GPUs: learner/0 2,5; no other node sees a GPU"
 
 
 def test_each_inferencer_has_its_own(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7, 2,GPU-ab12,0")
     found = node_environments(declare(1, 2, 2), "light_env")
-    assert gpus(found) == {"learner": "7", "inferencer/0": "2", "inferencer/1": "GPU-ab12"}
+    assert gpus(found) == {"learner/0": "7", "inferencer/0": "2", "inferencer/1": "GPU-ab12"}
     assert not any("XLA_PYTHON_CLIENT_MEM_FRACTION" in env for env in found.values())
 
 
@@ -66,14 +86,51 @@ def test_inferencers_share_what_there_is(monkeypatch):
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in found["inferencer/0"]
 
 
+def test_inferencers_share_the_learners_if_told_to(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    found = node_environments(declare(1, 1, 2, share=True), "light_env")
+    assert gpus(found) == {"learner/0": "4", "inferencer/0": "4", "inferencer/1": "4"}
+    for name in ("learner/0", "inferencer/0", "inferencer/1"):
+        assert found[name]["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.25"
+    assert node_environments(declare(1, 1, 2, share=True), "heavy_env")["learner/0"] == {
+        "CUDA_VISIBLE_DEVICES": "4",
+        "JAX_PLATFORMS": "cuda,cpu",
+    }
+    with pytest.raises(ConfigError, match=r"shows 1 \(4\); inference.share_gpus=True lets the ser"):
+        node_environments(declare(1, 1), "light_env")
+
+
+def test_sharing_needs_something_to_share():
+    with pytest.raises(
+        ConfigError, match=r"share_gpus=True with inference.num_gpus=0: .* take inf"
+    ):
+        declare(1, 0, share=True)
+
+
+def test_each_learner_has_its_own(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    made = two_policies(LearnerConfig(num_gpus=1), LearnerConfig(num_gpus=2, batch_size=64))
+    inference = InferenceConfig(num_gpus=1)
+    each = dataclasses.replace(made, learners="each", inference=inference)
+    assert gpus(node_environments(each, "light_env")) == {
+        "learner/0": "0",
+        "learner/1": "1,2",
+        "inferencer/0": "3",
+        "inferencer/1": "3",
+    }
+    one = dataclasses.replace(made, learners="one")
+    assert gpus(node_environments(one, "heavy_env")) == {"learner/0": "0,1,2"}
+    assert gpus(node_environments(each, "light_env", has_gpus=False)) == {}
+
+
 def test_where_each_actor_infers_for_itself_no_service_has_one(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert gpus(node_environments(declare(1, 1), "heavy_env")) == {"learner": "3"}
+    assert gpus(node_environments(declare(1, 1), "heavy_env")) == {"learner/0": "3"}
 
 
 @pytest.mark.parametrize(
     ("mask", "shown"),
-    [("2,5", "2 (2,5)"), ("", "0 (none)"), ("-1", "0 (none)"), ("1,-1,0", "1 (1)")],
+    [("2,5", f"2 (2,5); {SHARE}"), ("", "0 (none)"), ("-1", "0 (none)"), ("1,-1,0", "1 (1)")],
 )
 def test_more_than_there_are_is_refused(monkeypatch, mask, shown):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
@@ -87,7 +144,7 @@ def test_more_than_there_are_is_refused(monkeypatch, mask, shown):
 def test_without_a_mask_cuda_counts_what_it_finds(monkeypatch):
     files = ["/dev/nvidia3", "/dev/nvidia5"]  # of a container that was given two of eight
     monkeypatch.setattr(resources.glob, "glob", lambda pattern: files)
-    assert gpus(node_environments(declare(2), "heavy_env")) == {"learner": "0,1"}
+    assert gpus(node_environments(declare(2), "heavy_env")) == {"learner/0": "0,1"}
 
 
 def test_gpus_that_jax_may_not_use_are_refused(monkeypatch):
