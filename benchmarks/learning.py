@@ -6,6 +6,7 @@ again, and one that was cut continues from its checkpoint:
 
   python benchmarks/learning.py --only=HalfCheetah-v4/ppo,Hopper-v4 --jobs=2
   python benchmarks/learning.py --only=CartPole-v1 --topology=heavy_env --seeds=0,1
+  python benchmarks/learning.py --jobs=3 --cores=5  # on a machine with 16 cores and a GPU
   python benchmarks/learning.py --show  # what there is to do
 
 Ctrl-C, or SIGTERM, has the runs save and end. `--report` runs nothing: it writes the pages in
@@ -152,8 +153,8 @@ class Runner:
     def stopped(self) -> bool:
         return self._stop.is_set()
 
-    def run(self, job: Job, core: int | None) -> Note | None:
-        """Does a job, pinned to `core` if one is given. Returns None if it was stopped."""
+    def run(self, job: Job, cores: set[int]) -> Note | None:
+        """Does a job, pinned to `cores` if there are any. Returns None if it was stopped."""
         folder = self._runs / job.folder
         if self.stopped:
             return None
@@ -161,7 +162,7 @@ class Runner:
             folder.parent.mkdir(parents=True, exist_ok=True)
             flags = [*job.task.flags(), f"--seed={job.seed}", f"--run_dir={folder}"]
             with open(f"{folder}.log", "ab") as log:
-                self._call(["-m", "distrl", "train", *flags], core, log)
+                self._call(["-m", "distrl", "train", *flags], cores, log)
         if self.stopped:
             return None
         if not self._ended(folder):
@@ -170,7 +171,7 @@ class Runner:
         if self._episodes:
             with open(f"{folder}.eval", "wb") as file:
                 command = ["-c", EVALUATE, str(folder), str(self._episodes)]
-                if self._call(command, core, file) != 0:
+                if self._call(command, cores, file) != 0:
                     if self.stopped:
                         return None
                     raise SystemExit(f"{job.folder}: its policy could not be evaluated")
@@ -188,7 +189,7 @@ class Runner:
         path = folder / "result.json"
         return path.exists() and json.loads(path.read_text())["exit_code"] in (0, 1)
 
-    def _call(self, command: list[str], core: int | None, output: Any) -> int:
+    def _call(self, command: list[str], cores: set[int], output: Any) -> int:
         child = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT,
@@ -197,8 +198,8 @@ class Runner:
             stderr=subprocess.STDOUT if "train" in command else None,
             start_new_session=True,  # Ctrl-C reaches them through `stop` only
         )
-        if core is not None:
-            os.sched_setaffinity(child.pid, {core})
+        if cores:
+            os.sched_setaffinity(child.pid, cores)
         with self._lock:
             self._children.add(child)
         if self.stopped:
@@ -249,7 +250,8 @@ def main() -> int:
     )
     parser.add_argument("--seeds", help="comma-separated; each task's own unless given")
     parser.add_argument("--topology", help="instead of the tasks' own")
-    parser.add_argument("--jobs", type=int, default=1, help="concurrent runs, each on a core")
+    parser.add_argument("--jobs", type=int, default=1, help="concurrent runs")
+    parser.add_argument("--cores", type=int, default=1, help="of each run of one process")
     parser.add_argument("--episodes", type=int, default=20, help="played greedily after a run")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "learning")
     parser.add_argument("--show", action="store_true", help="list the runs, and which are done")
@@ -272,13 +274,14 @@ def main() -> int:
     signal.signal(signal.SIGINT, runner.stop)
     signal.signal(signal.SIGTERM, runner.stop)
     cores = sorted(os.sched_getaffinity(0))
+    parts = [set(cores[at : at + args.cores]) for at in range(0, len(cores), args.cores)]
     free = list(range(args.jobs))
 
     def one(job: Job) -> None:
         slot = free.pop()
         try:
             alone = job.task.topology == "single_process"
-            note = runner.run(job, cores[slot % len(cores)] if alone else None)
+            note = runner.run(job, parts[slot % len(parts)] if alone else set())
         finally:
             free.append(slot)
         if note is not None:
