@@ -34,10 +34,9 @@ PARTS = (
 )  # fmt: skip
 """Settings beside the agent's own that a preset chooses."""
 
-ELSEWHERE = re.compile(
-    r"agent\.(components\.|network\.(?!torso|hidden_sizes|activation|core(_size)?$))"
-)
+ELSEWHERE = re.compile(r"agent\.network\.(?!torso|hidden_sizes|activation|core(_size)?$)")
 """The agent's settings that other pages describe."""
+OPTIMIZERS = "agent.components."  # of these, what a preset sets is shown
 
 LONGEST_TEXT = 400  # characters of a setting's description
 
@@ -51,7 +50,9 @@ def settings(experiment: Experiment) -> dict[str, tuple[Any, str]]:
     rows = {
         name: (leaf.value, leaf.doc)
         for name, leaf in leaves.items()
-        if name.startswith("agent.") and not ELSEWHERE.match(name)
+        if name.startswith("agent.")
+        and not ELSEWHERE.match(name)
+        and not (name.startswith(OPTIMIZERS) and leaf.value in (None, False))
     }
     rows |= {name: (leaves[name].value, leaves[name].doc) for name in PARTS if name in leaves}
     names = ", ".join(transform.name for transform in experiment.transforms)

@@ -84,10 +84,11 @@ class ContinuousDefaults(InputSettings):
     def preset(cls: type[_Config], env_spec: EnvironmentSpec) -> _Config:
         """Returns settings that suit an environment: the defaults suit all.
 
-        Sources: SAC, table 1 of Haarnoja et al. 2018 (https://arxiv.org/abs/1812.05905); TD3 and
-        DDPG, its authors' sfujim/TD3, as in CleanRL's td3_continuous_action.py and
-        ddpg_continuous_action.py; TD3's rates of 1e-3, table 3 of its paper; its rates and the
-        10,000 random steps of both, rl-baselines3-zoo's hyperparams/td3.yml.
+        Sources: SAC, table 1 of Haarnoja et al. 2018 (https://arxiv.org/abs/1812.05905), but for
+        the critics' rate, CleanRL's sac_continuous_action.py; TD3 and DDPG, its authors'
+        sfujim/TD3, as in CleanRL's td3_continuous_action.py and ddpg_continuous_action.py; TD3's
+        rates of 1e-3, table 3 of its paper; its rates and the 10,000 random steps of both,
+        rl-baselines3-zoo's hyperparams/td3.yml.
         """
         return cls()
 

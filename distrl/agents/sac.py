@@ -16,11 +16,13 @@ from distrl.agents.action_distribution import ActionDistribution
 from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
 from distrl.agents.components import (
     ByName,
+    ComponentConfig,
     components_field,
     components_for,
     part_labels,
 )
 from distrl.agents.continuous import ContinuousDefaults
+from distrl.agents.defaults import has_pixels
 from distrl.agents.encoders import make_encoder
 from distrl.agents.losses.means import mean_over
 from distrl.agents.losses.prioritized import importance_weights, unroll_priorities
@@ -92,6 +94,13 @@ class SACConfig(ContinuousDefaults):
         check_number(self, "importance_exponent", lambda x: x >= 0, "of at least 0")
         check_annealing(self)
         self.check_shared()
+
+    @classmethod
+    def preset(cls, env_spec: EnvironmentSpec) -> "SACConfig":
+        """See `ContinuousDefaults.preset`. With pixels all learn at one rate, as in DrQ-v2."""
+        if has_pixels(env_spec):
+            return cls()
+        return cls(components={"critics": ComponentConfig(learning_rate=1e-3)})
 
     def make(self, env_spec: EnvironmentSpec) -> "SAC":
         """Returns the agent for an environment. Raises ConfigError if the two do not fit."""
