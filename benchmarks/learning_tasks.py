@@ -59,6 +59,12 @@ class Task(NamedTuple):
         ]  # fmt: skip
 
 
+# Of a machine with 16 cores and a GPU, whose inferencer and learner compute on it.
+ON_A_GPU = (
+    "--config.learner.num_gpus=1", "--config.inference.num_gpus=1",
+    "--config.inference.share_gpus=True", "--config.actors.num_actors=18",
+    "--config.actors.num_envs=12", "--config.actors.pin=False",
+)  # fmt: skip
 TASKS = (
     *(Task("CartPole-v1", agent, 500_000) for agent in ("ppo", "a2c", "impala", "dqn")),
     *(Task("Acrobot-v1", agent, 500_000) for agent in ("ppo", "a2c", "impala", "dqn")),
@@ -99,6 +105,7 @@ TASKS = (
     )),
     *(Task("Pong-v5", agent, steps, 3, goal=18) for agent, steps in (
         ("ppo", 2_500_000), ("impala", 10_000_000))),
+    Task("Pong-v5", "impala", 10_000_000, 3, ON_A_GPU, "gpu", "light_env", goal=18),
     Task("Breakout-v5", "ppo", 2_500_000, 1),
     Task("Pong-v5", "dqn", 2_000_000, 1),
     *(Task(env, agent, steps, 3, topology=topology)

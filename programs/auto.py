@@ -1,7 +1,7 @@
 """The choice of a topology for an experiment on this machine: `--topology=auto`."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from distrl.agents.agent import has_memory
@@ -14,10 +14,13 @@ from distrl.programs import substrate
 from distrl.programs.resources import visible_gpus
 from distrl.programs.topology_rates import (
     CPU,
+    GPU,
     HEAVY,
     LIGHT,
     SINGLE,
+    Cost,
     Costs,
+    DeviceCosts,
     Plan,
     Work,
     choose,
@@ -136,13 +139,18 @@ def plans(
         least = max(experiment.inference.num_inferencers, task.replay.num_shards)
         most = max(actors.num_actors, _ACTORS_PER_CORE * cores)
         numbers += [n for n in range(least, most + 1) if actors.num_streams % n == 0]
-    made = [single_process(costs, work, actors.num_actors)] if SINGLE in names else []
+    made = []
+    if SINGLE in names:
+        devices = [GPU] if task.learner.num_gpus and GPU in costs.devices else costs.devices
+        made = [single_process(costs, work, actors.num_actors, device) for device in devices]
+    gpus = [True] if experiment.inference.num_gpus else [False, *([True] * (GPU in costs.devices))]
     for number in dict.fromkeys(numbers):
         if HEAVY in names:
             made.append(heavy_env(costs, work, number, cores))
         if LIGHT in names:
-            services, gpu = experiment.inference.num_inferencers, experiment.inference.num_gpus > 0
-            made.append(light_env(costs, work, number, cores, services, gpu))
+            services = experiment.inference.num_inferencers
+            for gpu in gpus:
+                made.append(light_env(costs, work, number, cores, services, gpu))
     return made
 
 
@@ -164,22 +172,41 @@ def choice(experiment: Experiment, costs: Costs, cores: int, made: list[Plan]) -
         if best.num_actors != actors.num_actors:
             settings["actors.num_actors"] = best.num_actors
             settings["actors.num_envs"] = actors.num_streams // best.num_actors
-        if best.gpu and experiment.only_task.learner.num_gpus == 0:
-            settings["learner.num_gpus"] = 1
-            if best.topology == LIGHT and 0 < len(visible_gpus()) <= experiment.inference.num_gpus:
-                settings["inference.share_gpus"] = True
     elif best.one_thread and on_cores(experiment.environment, cores) != experiment.environment:
         settings["environment.num_threads"] = 1
-    many, device = actors.num_streams, costs.devices[CPU]
+    settings.update(_gpus(experiment, best))
+    infers_on_gpu = best.learner_gpu if best.topology == SINGLE else best.inference_gpu
+    many = actors.num_streams
     number = "1 actor" if best.num_actors == 1 else f"{best.num_actors} actors"
     count = "" if best.topology == SINGLE else f" with {number}"
     reason = (
         f"{best.topology}{count}: about {_number(best.rate)} environment steps/s on {cores} cores"
         f"{f' ({others})' if others else ''}; {many} environments step in "
         f"{_time(costs.step(many).wall)}, an inference takes "
-        f"{_time(device.inference(many).wall)}, an update {_time(device.update.wall)}"
+        f"{_on(costs, infers_on_gpu, lambda device: device.inference(many))}, an update "
+        f"{_on(costs, best.learner_gpu, lambda device: device.update)}"
     )
     return Choice(best.topology, reason, settings)
+
+
+def _gpus(experiment: Experiment, best: Plan) -> dict[str, Any]:
+    """Returns the settings that give a plan its GPUs."""
+    settings: dict[str, Any] = {}
+    of_learner, inference = experiment.only_task.learner.num_gpus, experiment.inference
+    if best.learner_gpu and not of_learner:
+        settings["learner.num_gpus"] = of_learner = 1
+    if best.inference_gpu:
+        of_services = inference.num_gpus or 1
+        if not inference.num_gpus:
+            settings["inference.num_gpus"] = of_services
+        if of_learner and 0 < len(visible_gpus()) < of_learner + of_services:
+            settings["inference.share_gpus"] = True
+    return settings
+
+
+def _on(costs: Costs, gpu: bool, cost: Callable[[DeviceCosts], Cost]) -> str:
+    """Returns what something takes on a plan's device, and names the device if it is a GPU."""
+    return f"{_time(cost(costs.devices[GPU if gpu else CPU]).wall)}{' on the GPU' if gpu else ''}"
 
 
 def with_settings(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:

@@ -9,6 +9,9 @@ if TYPE_CHECKING:  # it imports JAX, which a launcher of processes must not
 
 ENDPOINT_PORT_NAME = "endpoint"  # of addresses that a node serves by itself, by Courier
 
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+"""Environment variables of a process that sees no GPU."""
+
 
 def _none(experiment: "Experiment") -> int:
     del experiment

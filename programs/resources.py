@@ -2,15 +2,24 @@
 
 import collections
 import glob
+import importlib.util
 import os
 from collections.abc import Sequence
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.programs.groups import GROUPS, INFERENCER, LEARNER, NodeGroup, num_gpus_together
+from distrl.programs.groups import (
+    GROUPS,
+    INFERENCER,
+    LEARNER,
+    NO_GPU,
+    NodeGroup,
+    num_gpus_together,
+)
 
 Env = dict[str, str]
 
+_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")  # JAX's builds for NVIDIA GPUs
 _THREADS = "PJRT_NPROC"  # of JAX's client for the CPU
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"  # for products, and of some other code
 _MEMORY = "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -44,6 +53,38 @@ def node_environments(
         if most > 1 and _MEMORY not in os.environ:
             environments[name][_MEMORY] = f"{_MEMORY_SHARE / most:.2f}"
     return environments
+
+
+def process_environment(experiment: Experiment | None) -> Env:
+    """Returns environment variables of a process that is no node, which JAX reads.
+
+    It sees GPUs as a node does: those that are declared for the learner. A user's `JAX_PLATFORMS`
+    holds where none is.
+
+    Args:
+      experiment: that is trained in this process; None: it only plays.
+
+    Raises:
+      ConfigError: see `node_environments`.
+    """
+    gpus = [] if experiment is None else [*_take_gpus(experiment, light=False).values()]
+    if gpus:
+        return _with_gpus([name for each in gpus for name in each])
+    return {} if "JAX_PLATFORMS" in os.environ else dict(NO_GPU)
+
+
+def unused_gpus(experiment: Experiment, light: bool) -> str:
+    """Returns a line for a user whose GPUs nothing uses; empty where JAX is not built for them.
+
+    Args:
+      experiment: what is trained.
+      light: whether inferencers serve the actors.
+    """
+    if num_gpus_together(experiment, light) or "JAX_PLATFORMS" in os.environ:
+        return ""
+    if not visible_gpus() or not any(map(importlib.util.find_spec, _PLUGINS)):
+        return ""
+    return "no part uses this machine's GPU; --config.learner.num_gpus=1 gives it to the learner"
 
 
 def describe_gpus(environments: dict[str, Env]) -> str:
@@ -93,7 +134,7 @@ def _with_gpus(gpus: Sequence[str]) -> Env:
 
 
 def _without_gpu(group: NodeGroup) -> Env:
-    environment = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    environment = dict(NO_GPU)
     if group.one_thread:
         flags = os.environ.get("XLA_FLAGS", "")
         environment["XLA_FLAGS"] = f"{flags} {_ONE_THREAD}".strip()

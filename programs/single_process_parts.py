@@ -11,9 +11,11 @@ from distrl.actor import ActorLoop
 from distrl.checkpointing.resume_point import ResumePoint, restore_learner, table_counts
 from distrl.envs.pool import Pool
 from distrl.experiment import Experiment
+from distrl.learner_group.devices import check_gpus
 from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.learning.update_trigger import StepStart
 from distrl.programs.build import NEVER, Builder, make_sharing
+from distrl.programs.groups import LEARNER
 from distrl.programs.running.acting import make_actor
 from distrl.programs.running.acting_core import ActingCore, threads
 from distrl.programs.running.evaluating import TasksEvaluator
@@ -149,6 +151,8 @@ class SingleProcess:
                 opened.callback(evaluator_pool.close)
             mark("environments")
             group = opened.enter_context(join())
+            num_gpus = LEARNER.num_gpus(experiment)
+            check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")  # after `join`: it starts JAX
             self.group_size = group.count
             start = resume_point or ResumePoint()
             sharing = make_sharing(builders)

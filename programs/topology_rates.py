@@ -102,19 +102,26 @@ class Plan(NamedTuple):
       num_actors: actors, among which the environments are divided.
       rate: environment steps per second.
       one_thread: whether the pools have one thread, rather than share the cores.
-      gpu: whether the learner has a GPU.
+      learner_gpu: whether the learner has a GPU; in one process, whether all is computed there.
+      inference_gpu: whether the services have one.
     """
 
     topology: str
     num_actors: int
     rate: float
     one_thread: bool = False
-    gpu: bool = False
+    learner_gpu: bool = False
+    inference_gpu: bool = False
 
 
-def single_process(costs: Costs, work: Work, num_actors: int) -> Plan:
-    """Returns the plan of one process, whose actors form one pool."""
-    device = costs.devices.get(GPU) or costs.devices[CPU]
+def single_process(costs: Costs, work: Work, num_actors: int, name: str = CPU) -> Plan:
+    """Returns the plan of one process, whose actors form one pool.
+
+    Args:
+      costs, work, num_actors: see `heavy_env`.
+      name: of the device that computes.
+    """
+    device = costs.devices[name]
     step, inference = costs.step(work.streams), device.inference(work.streams)
     act, one_thread = step.wall + inference.wall, False
     if costs.shares_core:
@@ -127,7 +134,7 @@ def single_process(costs: Costs, work: Work, num_actors: int) -> Plan:
     # Without a ratio there is an update after each step.
     updates = 1.0 if work.updates is None else work.updates * work.streams
     seconds = act + updates * (device.update.wall + UPDATE_S)
-    return Plan(SINGLE, num_actors, work.streams / seconds, one_thread, GPU in costs.devices)
+    return Plan(SINGLE, num_actors, work.streams / seconds, one_thread, name == GPU)
 
 
 def heavy_env(costs: Costs, work: Work, num_actors: int, cores: int) -> Plan:
@@ -155,7 +162,8 @@ def light_env(
     """
     rows = work.streams / num_actors
     requests = max(1.0, num_actors / (2 * services))  # those that come while a batch runs
-    if gpu and GPU in costs.devices:
+    gpu = gpu and GPU in costs.devices
+    if gpu:
         batch = Cost(costs.devices[GPU].inference(rows * requests).wall, 0.0)
     else:
         cpu = costs.devices[CPU].inference(rows * requests).cpu
@@ -168,7 +176,7 @@ def light_env(
     served = services * requests * rows / serve
     return _program(
         LIGHT, num_actors, work, cores, learner, with_gpu, busy, work.streams / wall, served
-    )
+    )._replace(inference_gpu=gpu)
 
 
 def choose(plans: Sequence[Plan]) -> Plan:

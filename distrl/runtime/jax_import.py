@@ -7,8 +7,9 @@ import in a hundred, depending on the number of objects that exist before.
 import contextlib
 import gc
 import importlib
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 
 def import_jax() -> None:
@@ -17,6 +18,13 @@ def import_jax() -> None:
         return
     with no_garbage_collection():
         importlib.import_module("jax")
+
+
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Sets environment variables of this process before JAX makes its devices."""
+    os.environ.update(variables)
+    if "jax" in sys.modules and variables.get("JAX_PLATFORMS"):  # it has read them already
+        sys.modules["jax"].config.update("jax_platforms", variables["JAX_PLATFORMS"])
 
 
 @contextlib.contextmanager

@@ -23,10 +23,11 @@ from distrl.launch.local.single_process import run_single_process
 from distrl.launch.run_dir.run_dir import RunFolder, open_run
 from distrl.launch.run_dir.snapshot import write_snapshot
 from distrl.launch.supervision.result import EXIT_FINISHED
-from distrl.programs import substrate
+from distrl.programs import AUTO, substrate
 from distrl.programs.program import check_builtin
-from distrl.programs.resources import node_environments
+from distrl.programs.resources import node_environments, process_environment, unused_gpus
 from distrl.replay.memory_check import shortage
+from distrl.runtime.jax_import import set_environment
 from distrl.runtime.process_exit import announce, exit_at_once
 from distrl.runtime.provenance import provenance
 from distrl.runtime.working_folder import shown
@@ -75,6 +76,7 @@ def _train_in_one_process(
     name: str,
 ) -> int:
     debug = values.debug is not None
+    set_environment(process_environment(experiment))
     if process_group is not None and not process_group.is_first:
         return run_single_process(experiment, None, ResumePoint(), debug, process_group)
     folder = _open_run(experiment, "single_process", arguments, values, chosen, name)
@@ -183,6 +185,9 @@ def _open_run(
         announce(run_dir=str(folder.path), saved_before=Saved.read(folder.path))
         _say(f"distrl: {name} in {topology}; everything is written to {shown(folder.path)}")
         if topology != "multi_machine":  # where the table is on another machine
+            unused = unused_gpus(experiment, topology == "light_env")
+            if unused and AUTO not in chosen:  # which has measured them
+                _say(f"distrl: {unused}")
             short = shortage(sum(task.table_bytes for task in experiment.tasks.values()))
             if short is not None:
                 _say(f"distrl: warning: {short}")

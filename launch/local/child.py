@@ -27,15 +27,15 @@ from distrl.launch.local.tracing import TRACE_SIGNAL, obey_trace_order, take_tra
 from distrl.launch.network import loopback
 from distrl.launch.supervision.node import Message
 from distrl.launch.supervision.signals import ignore
-from distrl.programs.groups import group_of
+from distrl.programs.groups import NO_GPU, group_of
 from distrl.runtime.heartbeat import Heartbeat, install_heartbeat_lookup
 from distrl.runtime.host_resources import raise_oom_score
+from distrl.runtime.jax_import import set_environment
 from distrl.runtime.process_exit import exit_at_once
 
 SEND_S = 5.0  # for a message to the supervisor to be taken
 BEAT_S = 1.0  # between two heartbeats
 STACKS_SIGNAL = signal.SIGUSR2
-NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 
 
 @dataclasses.dataclass
@@ -151,11 +151,8 @@ def redirect_logging(old: Any, new: Any) -> None:
 
 def _run(setup: ChildSetup) -> int:
     """Runs the node and reports how it ends; returns the exit status."""
-    os.environ.update(setup.env)
+    set_environment(setup.env)
     launchpad_adapter.reach_loopback(os.environ)
-    if "jax" in sys.modules and setup.env.get("JAX_PLATFORMS"):
-        # Imported before the fork, it has read the variable already.
-        sys.modules["jax"].config.update("jax_platforms", setup.env["JAX_PLATFORMS"])
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # else all children draw the launcher's numbers
     random.seed()

@@ -1,5 +1,6 @@
 """Runs an experiment in this process, without Launchpad, with signals and `result.json`."""
 
+import faulthandler
 import functools
 import signal
 import sys
@@ -62,6 +63,7 @@ def run_single_process(
     from distrl.programs.single_process import single_process
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    faulthandler.enable(file=2)  # a SIGSEGV shows a traceback
     posix.allow_any_tracer()  # py-spy, of `distrl profile`, is no ancestor
     stop = threading.Event()
     join: Callable[[], LearnerGroup] = SingleProcessGroup

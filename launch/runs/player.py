@@ -20,6 +20,8 @@ from distrl.launch.runs.environment import environment_of, experiment_of
 from distrl.launch.runs.playing import Game, OneAgent, SeveralAgentsGame, Sources
 from distrl.launch.runs.run import Run, load_run
 from distrl.policy import Policy, find_saved, load_policy
+from distrl.programs.resources import process_environment
+from distrl.runtime.jax_import import set_environment
 from distrl.saved_policy import SavedPolicy
 from distrl.specs import EnvironmentSpec
 
@@ -72,6 +74,7 @@ class Player:
           ConfigError: there is no such run, task or environment, or it is code that must not run.
         """
         self._command, self._values = command, values
+        set_environment(process_environment(None))
         run = load_run(values.run, trust=values.trust, command=command)
         tasks = run.tasks
         if values.task is not None:

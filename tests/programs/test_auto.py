@@ -8,7 +8,7 @@ from distrl import presets
 from distrl.annealing import learner_steps_per_env_step
 from distrl.config import ActorsConfig, InferenceConfig
 from distrl.errors import ConfigError
-from distrl.programs import auto, topology_rates
+from distrl.programs import topology_rates
 from distrl.programs.auto import candidates, choice, plans, with_settings
 from distrl.programs.topology_rates import Cost, CostLine, Costs, DeviceCosts
 
@@ -114,25 +114,62 @@ def test_threads_that_do_not_pay_are_left_out():
     assert with_one.environment.num_threads == 1
 
 
-def test_a_learner_gets_the_gpu_that_is_faster(cartpole):
-    costs = waiting(0.01)
-    gpu = costs.devices["cpu"]._replace(update=Cost(1e-6, 1e-6))
-    costs = costs._replace(devices={**costs.devices, topology_rates.GPU: gpu})
-    made = plans(cartpole, costs, 2, NAMES[1:], False)
-    assert auto.choice(cartpole, costs, 2, made).settings == {"learner.num_gpus": 1}
+@pytest.fixture
+def one_gpu(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
 
 
-def test_a_learner_shares_the_gpu_of_the_services(cartpole, monkeypatch):
-    costs = waiting(0.01)
-    gpu = costs.devices["cpu"]._replace(update=Cost(1e-6, 1e-6))
-    costs = costs._replace(devices={**costs.devices, topology_rates.GPU: gpu})
+def with_gpu(costs, **faster):
+    """Costs with a GPU that is faster at some of `inference` and `update`."""
+    gpu = costs.devices["cpu"]._replace(**faster)
+    return costs._replace(devices={**costs.devices, topology_rates.GPU: gpu})
+
+
+FAST = Cost(1e-6, 1e-6)
+UPDATES = {"update": FAST}
+INFERENCES = {"inference": CostLine(FAST, Cost(0.0, 0.0))}
+
+
+@pytest.mark.parametrize("topology", NAMES[:2])
+def test_a_learner_gets_the_gpu_that_is_faster(cartpole, one_gpu, topology):
+    costs = with_gpu(waiting(1e-6), **UPDATES)
+    costs.devices["cpu"] = costs.devices["cpu"]._replace(update=Cost(1.0, 1.0))
+    made = plans(cartpole, costs, 2, (topology,), False)
+    chosen = choice(cartpole, costs, 2, made)
+    assert chosen.settings == {"learner.num_gpus": 1}
+    assert chosen.reason.endswith(", an update 1 µs on the GPU")
+    declared = with_settings(cartpole, chosen.settings)
+    made = plans(declared, costs, 2, (topology,), False)
+    assert [plan.learner_gpu for plan in made] == [True]
+    assert choice(declared, costs, 2, made).settings == {}
+
+
+def test_one_process_computes_where_it_is_faster(cartpole):
+    costs = with_gpu(waiting(1e-6), inference=CostLine(Cost(0.1, 0.1), Cost(0.0, 0.0)))
+    chosen = choice(cartpole, costs, 2, plans(cartpole, costs, 2, NAMES[:1], False))
+    assert chosen.settings == {}
+    assert "GPU" not in chosen.reason
+
+
+@pytest.mark.parametrize(("gpus", "shared"), [("0", True), ("0,1", False)])
+def test_services_get_a_gpu_that_is_faster(cartpole, monkeypatch, gpus, shared):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    costs = waiting(1e-6)
+    slow = Cost(1.0, 1.0)
+    cpu = costs.devices["cpu"]._replace(inference=CostLine(slow, Cost(0.0, 0.0)), update=slow)
+    costs = with_gpu(costs._replace(devices={"cpu": cpu}), **INFERENCES, **UPDATES)
+    chosen = choice(cartpole, costs, 2, plans(cartpole, costs, 2, ("light_env",), False))
+    share = {"inference.share_gpus": True} if shared else {}
+    assert chosen.settings == {"learner.num_gpus": 1, "inference.num_gpus": 1, **share}
+    assert "an inference takes 1 µs on the GPU, an update 1 µs on the GPU" in chosen.reason
+    with_settings(cartpole, chosen.settings)  # is accepted
+
+
+def test_a_learner_shares_the_gpu_of_the_services(cartpole, one_gpu):
     served = dataclasses.replace(cartpole, inference=InferenceConfig(num_gpus=1))
-    made = plans(served, costs, 2, ["light_env"], False)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert auto.choice(served, costs, 2, made).settings == {"learner.num_gpus": 1}
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    chosen = auto.choice(served, costs, 2, made).settings
-    assert chosen == {"learner.num_gpus": 1, "inference.share_gpus": True}
+    costs = with_gpu(waiting(0.01), **UPDATES)
+    chosen = choice(served, costs, 2, plans(served, costs, 2, ("light_env",), False))
+    assert chosen.settings == {"learner.num_gpus": 1, "inference.share_gpus": True}
 
 
 def test_actors_are_not_divided_below_the_inferencers(cartpole):

@@ -16,7 +16,13 @@ from distrl.experiment import (
 )
 from distrl.launch.local import child
 from distrl.programs import resources
-from distrl.programs.resources import describe_gpus, node_environments
+from distrl.programs.groups import NO_GPU
+from distrl.programs.resources import (
+    describe_gpus,
+    node_environments,
+    process_environment,
+    unused_gpus,
+)
 from distrl.replay.config import ReplayConfig
 from distrl.testing import CheckingConfig, CountingAgents
 
@@ -158,6 +164,33 @@ def test_gpus_that_jax_may_not_use_are_refused(monkeypatch):
 def test_an_inferencer_uses_one():
     with pytest.raises(ConfigError, match=r"num_gpus=3 is more than inference.num_inferencers=2"):
         declare(0, 3, 2)
+
+
+def test_one_process_sees_those_of_its_learner(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    for experiment in (None, declare(0, 1)):
+        assert process_environment(experiment) == NO_GPU
+    found = process_environment(declare(1))
+    assert found == {"CUDA_VISIBLE_DEVICES": "2", "JAX_PLATFORMS": "cuda,cpu"}
+    with pytest.raises(ConfigError, match=r"learner.num_gpus=4; this machine shows 2 \(2,5\)$"):
+        process_environment(declare(4))
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu")  # as the user says
+    assert process_environment(None) == process_environment(declare(0)) == {}
+    with pytest.raises(ConfigError, match="JAX_PLATFORMS=tpu hides them"):
+        process_environment(declare(1))
+
+
+def test_gpus_that_nothing_uses_are_named(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    assert unused_gpus(declare(), light=False) == ""  # JAX's build for the CPU
+    monkeypatch.setattr(resources, "_PLUGINS", ("json",))
+    unused = unused_gpus(declare(0, 1), light=False)
+    assert unused == (
+        "no part uses this machine's GPU; --config.learner.num_gpus=1 gives it to the learner"
+    )
+    assert unused_gpus(declare(0, 1), light=True) == unused_gpus(declare(1), light=False) == ""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert unused_gpus(declare(), light=False) == ""
 
 
 @pytest.mark.parametrize("declared", [{}, {"CUDA_VISIBLE_DEVICES": ""}, {"A": "b"}])

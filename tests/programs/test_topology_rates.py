@@ -4,6 +4,7 @@ import pytest
 
 from distrl.programs import topology_rates
 from distrl.programs.topology_rates import (
+    GPU,
     Cost,
     CostLine,
     Costs,
@@ -95,11 +96,15 @@ def test_services_batch_the_requests_of_half_of_the_actors():
 
 def test_a_gpu_takes_what_it_is_faster_at():
     faster = costs(gpu=(0.5, 1.0))
-    assert single_process(faster, WORK, 2).rate == 8 / (2 + 0.5 + 0.5)
+    plan = single_process(faster, WORK, 2, GPU)
+    assert (plan.rate, plan.learner_gpu) == (8 / (2 + 0.5 + 0.5), True)
+    assert not single_process(faster, WORK, 2).learner_gpu
     plan = heavy_env(faster, WORK, 2, cores=64)
-    assert (plan.rate, plan.gpu) == (min(8 / 2, 16 / 1), True)
-    assert not heavy_env(costs(gpu=(0.5, 9.0)), WORK, 2, cores=64).gpu
-    assert light_env(faster, WORK, 8, 64, gpu=True).rate == min(4 / 0.5, 8 / 0.75, 16 / 1)
+    assert (plan.rate, plan.learner_gpu) == (min(8 / 2, 16 / 1), True)
+    assert not heavy_env(costs(gpu=(0.5, 9.0)), WORK, 2, cores=64).learner_gpu
+    plan = light_env(faster, WORK, 8, 64, gpu=True)
+    assert (plan.rate, plan.inference_gpu) == (min(4 / 0.5, 8 / 0.75, 16 / 1), True)
+    assert not light_env(costs(), WORK, 8, 64, gpu=True).inference_gpu  # JAX has none here
 
 
 def test_costs_between_two_measurements():
