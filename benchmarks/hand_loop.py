@@ -91,7 +91,8 @@ def loop(env_name: str, agent_name: str, seconds: float) -> tuple[float, float]:
     experiment = presets.experiment(env_name, agent_name)
     agent, n = experiment.make_agent(), experiment.actors.num_streams
     unroll = experiment.replay.unroll_length
-    assert experiment.learner.batch_size == n, "a batch is an unroll of each stream"
+    size = experiment.learner.batch_size
+    assert n % size == 0, "the unrolls of all streams make whole batches"
     params = agent.initial_params(jax.random.PRNGKey(0))
     # Copies, as some of them share memory at first: all of it is donated.
     learner_state = jax.tree.map(jax.numpy.copy, agent.initial_learner_state(params))
@@ -148,11 +149,15 @@ def loop(env_name: str, agent_name: str, seconds: float) -> tuple[float, float]:
             done = terminated | truncated
             discount = 1.0 - (terminated & ~truncated).astype(np.float32)
             step_type = np.where(info["elapsed_step"] == 0, 0, 1 + done).astype(np.int8)
-        batch = Trajectory(
-            TimeStep(step_types, rewards, discounts, observations, actions),
-            actions, {"log_prob": log_probs}, versions, first_state, ids, ids, ones,
-        )  # fmt: skip
-        params, learner_state, _ = update(params, learner_state, batch)
+        for part in (slice(at, at + size) for at in range(0, n, size)):
+            steps_of = (step_types, rewards, discounts, observations, actions)
+            batch = Trajectory(
+                TimeStep(*(field[:, part] for field in steps_of)), actions[:, part],
+                {"log_prob": log_probs[:, part]}, versions[:, part],
+                jax.tree.map(lambda x, part=part: x[part], first_state),
+                ids[part], ids[part], ones[part],
+            )  # fmt: skip
+            params, learner_state, _ = update(params, learner_state, batch)
         jax.block_until_ready(params)
         steps += int(np.count_nonzero(step_types[:-1] != 2))
         if not first_update:

@@ -1,7 +1,7 @@
 """Trains PPO or SAC of Stable-Baselines3 with the settings of our presets, and prints what it took.
 
-"pixels" is PPO with one pass over batches of 16 x 20 steps of EnvPool's environments, on all cores:
-the work of our IMPALA's preset for Atari.
+"pixels" is PPO with one pass over 16 x 20 steps of EnvPool's environments, in batches of 80, on all
+cores: the work of our IMPALA's preset for Atari.
 
 In an environment of its own (Python 3.11, which `requirements.txt` beside this file pins):
 
@@ -96,9 +96,9 @@ class EnvPoolVecEnv(VecEnv):
 
 
 def pixels(name: str, steps: int, seed: int) -> tuple[Any, Any]:
-    """Returns the model and its environments: one pass over batches of 16 x 20 steps."""
+    """Returns the model and its environments: one pass over 16 x 20 steps in batches of 80."""
     envs = EnvPoolVecEnv(name, 16, seed)
-    model = PPO("CnnPolicy", envs, n_steps=20, batch_size=320, n_epochs=1, seed=seed, device="cpu")
+    model = PPO("CnnPolicy", envs, n_steps=20, batch_size=80, n_epochs=1, seed=seed, device="cpu")
     return model, envs
 
 

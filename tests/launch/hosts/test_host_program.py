@@ -28,7 +28,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostPro
     placement = place(experiment, parse_hosts("h1,h2"), light=False)
     run_dir = str(tmp_path / "run")
     built = multi_machine(experiment, run_dir, placement=placement, substrate=SUBSTRATE)
-    payload = base64.b64encode(cloudpickle.dumps((built, experiment, "heavy_env", run_dir)))
+    payload = base64.b64encode(cloudpickle.dumps((built, experiment, "heavy_env", True, run_dir)))
     host = HostProgram(payload.decode(), placement.on("h1"), tmp_path)
     yield host
     host._endpoints.close()
