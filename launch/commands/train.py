@@ -76,12 +76,14 @@ def _train_in_one_process(
     name: str,
 ) -> int:
     debug = values.debug is not None
-    set_environment(process_environment(experiment))
+    environment = process_environment(experiment)
     if process_group is not None and not process_group.is_first:
+        set_environment(environment)
         return run_single_process(experiment, None, ResumePoint(), debug, process_group)
     folder = _open_run(experiment, "single_process", arguments, values, chosen, name)
     if folder.ended is not None:
         return folder.ended[1]
+    set_environment(environment)
     if values["lp_launch_type"].present:
         _say("distrl: --lp_launch_type has no effect: single_process starts no nodes")
     return run_single_process(

@@ -1,5 +1,6 @@
 """What an experiment cannot be, most of all one of several policies: one line, exit status 2."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from distrl.errors import ConfigError
 from distrl.launch import launcher
 from distrl.launch.commands import train
+from distrl.programs import resources
 from distrl.replay import memory_check
 from tests.support import experiments
 
@@ -74,6 +76,23 @@ def test_a_table_for_which_memory_is_short_now_is_warned_of(
     out, err = capsys.readouterr()
     assert "seen enough" in err
     assert out.count("distrl: warning: the full replay table needs ") == warnings
+
+
+def test_a_gpu_that_nothing_uses_is_named(status_of, tmp_path, capsys, monkeypatch):
+    def start(*_):
+        raise ConfigError(f"seen {os.environ['JAX_PLATFORMS']}")
+
+    monkeypatch.setattr(train, "run_single_process", start)
+    monkeypatch.setattr(resources, "_PLUGINS", ("json",))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("JAX_PLATFORMS", "")  # is restored
+    monkeypatch.delenv("JAX_PLATFORMS")
+    folder = f"--run_dir={tmp_path / 'run'}"
+    command = ("train", "--topology=single_process", "--env=CartPole-v1", folder, "--nosnapshot")
+    assert status_of(*command) == 2
+    out, err = capsys.readouterr()
+    assert "seen cpu" in err
+    assert out.count("distrl: no part uses this machine's GPU") == 1
 
 
 _ALIKE = """
