@@ -8,6 +8,7 @@ import numpy as np
 
 from distrl import specs
 from distrl.agents.agent import Agent
+from distrl.agents.compiling import make_clients
 from distrl.agents.settings import algorithm, with_settings
 from distrl.checkpointing.params_file import load_params
 from distrl.checkpointing.store import MANIFEST, PARAMS, Checkpoint, Checkpoints
@@ -48,6 +49,7 @@ class Policy:
         seed: int = 0,
     ):
         """Args: see `load_policy`."""
+        make_clients()
         self.version = version
         self.batch_size = batch_size
         self._variables = VariableClient(ConstantSource(version, jax.device_put(params)), 2**62)

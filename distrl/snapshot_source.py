@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from distrl.agents.compiling import make_clients
 from distrl.inferencer import Inferencer
 from distrl.policy import SavedAgent
 from distrl.types import Inference, Params, StepType, TimeStep
@@ -34,6 +35,7 @@ class SnapshotSource:
         seed: seed of its random numbers.
         greedy: see `SavedPolicy`.
         """
+        make_clients()
         self._chosen = _ChosenParams(saved.version, None)
         variables: Any = self._chosen
         self._inferencer = Inferencer(

@@ -151,8 +151,9 @@ class SingleProcess:
                 opened.callback(evaluator_pool.close)
             mark("environments")
             group = opened.enter_context(join())
+            self.builder.start_backend()  # before anything else that makes JAX's clients
             num_gpus = LEARNER.num_gpus(experiment)
-            check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")  # after `join`: it starts JAX
+            check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")
             self.group_size = group.count
             start = resume_point or ResumePoint()
             sharing = make_sharing(builders)

@@ -39,16 +39,21 @@ def start_backend(agents: Iterable[Agent]) -> None:
             return
         _started = True
         if _THREADS in os.environ or not all(map(_is_small, agents)):
-            _make_clients()
+            make_clients()
             return
         os.environ[_THREADS] = "1"
         try:
-            _make_clients()
+            make_clients()
         finally:
             del os.environ[_THREADS]  # child processes may have other agents
 
 
-def _make_clients() -> None:
+def make_clients() -> None:
+    """Makes JAX's clients, unless it has them.
+
+    Raises:
+      ConfigError: see `start_backend`.
+    """
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # JAX has no message where all platforms fail

@@ -17,6 +17,8 @@ from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, Learner
 from distrl.goal import Goal
 from distrl.learner import Learner
 from distrl.programs import single_process as program
+from distrl.programs import single_process_parts as parts
+from distrl.programs.build import Builder
 from distrl.programs.running import update_wait
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
@@ -277,6 +279,15 @@ def test_what_was_acted_is_learned_from_as_far_as_the_ratio_allows(tmp_path):
     # min_diff = 2 * 8 - error_buffer, which is a batch of 4 times the ratio.
     samples = 2 * inserts - (2 * 8 - 4 * 2)
     assert abs(row["learner_steps"] - samples // 4) <= 2  # rows is within one of a stream's
+
+
+def test_the_check_of_gpus_finds_jax_started_as_the_agents_want_it(monkeypatch):
+    order = []
+    monkeypatch.setattr(Builder, "start_backend", lambda builder: order.append("start"))
+    monkeypatch.setattr(parts, "check_gpus", lambda count, setting: order.append("check"))
+    with parts.SingleProcess(experiment(CountingEnvironment), printer=lambda line: None):
+        pass
+    assert order[:2] == ["start", "check"]
 
 
 @pytest.mark.full

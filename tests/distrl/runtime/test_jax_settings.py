@@ -17,6 +17,7 @@ from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.policy import Policy
 from distrl.runtime.jax_settings import use_own_settings
+from distrl.snapshot_source import SnapshotSource
 from distrl.specs import EnvironmentSpec
 from distrl.task import make_agent
 from distrl.testing import CountingEnvironment
@@ -85,7 +86,15 @@ def test_networks_are_float32_where_the_user_enables_x64():
         jax.config.update("jax_enable_x64", before)
 
 
-def test_a_platform_that_is_missing_is_named(monkeypatch):
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda: compiling.start_backend([]),
+        lambda: Policy(None, 0, {}),
+        lambda: SnapshotSource(None, 1, 0, True),
+    ],
+)
+def test_a_platform_that_is_missing_is_named(monkeypatch, start):
     def fail():
         raise AssertionError
 
@@ -95,4 +104,4 @@ def test_a_platform_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(compiling, "jax", fake)
     monkeypatch.setattr(compiling, "_started", False)
     with pytest.raises(ConfigError, match=r"^JAX_PLATFORMS=cuda: JAX has no such device here; "):
-        compiling.start_backend([])
+        start()
