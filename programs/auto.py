@@ -29,6 +29,7 @@ from distrl.programs.topology_rates import (
     single_process,
 )
 
+LEARNER_GPUS, SERVICES_GPUS = "learner.num_gpus", "inference.num_gpus"  # names of settings
 _ACTORS_PER_CORE = 4  # at most, for environments that wait
 
 
@@ -116,7 +117,12 @@ def _unfit(experiment: Experiment) -> dict[str, str]:
 
 
 def plans(
-    experiment: Experiment, costs: Costs, cores: int, names: Collection[str], may_divide: bool
+    experiment: Experiment,
+    costs: Costs,
+    cores: int,
+    names: Collection[str],
+    may_divide: bool,
+    given: Collection[str] = (),
 ) -> list[Plan]:
     """Returns the plans to choose from, with what rate each promises.
 
@@ -126,6 +132,7 @@ def plans(
       cores: that the program may keep busy.
       names: the topologies.
       may_divide: whether its environments may be divided among another number of actors.
+      given: by dotted name, settings that the user has given, which stay.
     """
     task, actors = experiment.only_task, experiment.actors
     work = Work(
@@ -139,19 +146,36 @@ def plans(
         least = max(experiment.inference.num_inferencers, task.replay.num_shards)
         most = max(actors.num_actors, _ACTORS_PER_CORE * cores)
         numbers += [n for n in range(least, most + 1) if actors.num_streams % n == 0]
+    learner, inference = task.learner, experiment.inference
+    on_cpus = learner.num_gradient_workers or learner.num_devices > 1
+    learner_on = _devices(costs, learner.num_gpus, LEARNER_GPUS not in given and not on_cpus)
+    services_on = _devices(costs, inference.num_gpus, SERVICES_GPUS not in given)
     made = []
     if SINGLE in names:
-        devices = [GPU] if task.learner.num_gpus and GPU in costs.devices else costs.devices
-        made = [single_process(costs, work, actors.num_actors, device) for device in devices]
-    gpus = [True] if experiment.inference.num_gpus else [False, *([True] * (GPU in costs.devices))]
+        made = [single_process(costs, work, actors.num_actors, device) for device in learner_on]
     for number in dict.fromkeys(numbers):
         if HEAVY in names:
-            made.append(heavy_env(costs, work, number, cores))
+            made.append(heavy_env(costs, work, number, cores, learner_on))
         if LIGHT in names:
-            services = experiment.inference.num_inferencers
-            for gpu in gpus:
-                made.append(light_env(costs, work, number, cores, services, gpu))
+            for device in services_on:
+                services, gpu = inference.num_inferencers, device == GPU
+                made.append(light_env(costs, work, number, cores, services, gpu, learner_on))
     return made
+
+
+def _devices(costs: Costs, num_gpus: int, is_free: bool) -> list[str]:
+    """Returns the devices that a part may have.
+
+    Args:
+      costs: what was measured.
+      num_gpus: what is declared for the part.
+      is_free: whether it may have a GPU without that.
+    """
+    if GPU not in costs.devices or not visible_gpus():  # none that a node could be given
+        return [CPU]
+    if num_gpus:
+        return [GPU]
+    return [CPU, GPU] if is_free else [CPU]
 
 
 def choice(experiment: Experiment, costs: Costs, cores: int, made: list[Plan]) -> Choice:
@@ -194,11 +218,11 @@ def _gpus(experiment: Experiment, best: Plan) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     of_learner, inference = experiment.only_task.learner.num_gpus, experiment.inference
     if best.learner_gpu and not of_learner:
-        settings["learner.num_gpus"] = of_learner = 1
+        settings[LEARNER_GPUS] = of_learner = 1
     if best.inference_gpu:
         of_services = inference.num_gpus or 1
         if not inference.num_gpus:
-            settings["inference.num_gpus"] = of_services
+            settings[SERVICES_GPUS] = of_services
         if of_learner and 0 < len(visible_gpus()) < of_learner + of_services:
             settings["inference.share_gpus"] = True
     return settings

@@ -7,7 +7,7 @@ a closed queueing network; see `distrl.metrics.bottleneck`).
 Pure arithmetic: `distrl.programs.costs` measures.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 SINGLE, HEAVY, LIGHT = "single_process", "heavy_env", "light_env"
@@ -137,12 +137,22 @@ def single_process(costs: Costs, work: Work, num_actors: int, name: str = CPU) -
     return Plan(SINGLE, num_actors, work.streams / seconds, one_thread, name == GPU)
 
 
-def heavy_env(costs: Costs, work: Work, num_actors: int, cores: int) -> Plan:
-    """Returns the plan of actors with their own inferencers, each with one XLA thread."""
+def heavy_env(
+    costs: Costs, work: Work, num_actors: int, cores: int, learner_on: Collection[str] = (CPU, GPU)
+) -> Plan:
+    """Returns the plan of actors with their own inferencers, each with one XLA thread.
+
+    Args:
+      costs: what the parts cost.
+      work: what is done.
+      num_actors: among which the environments are divided.
+      cores: of the machine.
+      learner_on: the devices that the learner may have.
+    """
     rows = work.streams / num_actors
     step, acting = costs.step(rows), costs.devices[CPU].inference(rows).cpu + _overhead(rows)
     wall = step.wall / _speed_up(costs, work, max(1, cores // num_actors)) + acting
-    gpu, learner = _learner(costs)
+    gpu, learner = _learner(costs, learner_on)
     busy = (step.cpu + acting) / rows
     return _program(
         HEAVY, num_actors, work, cores, learner, gpu, busy, work.streams / wall, float("inf")
@@ -150,13 +160,18 @@ def heavy_env(costs: Costs, work: Work, num_actors: int, cores: int) -> Plan:
 
 
 def light_env(
-    costs: Costs, work: Work, num_actors: int, cores: int, services: int = 1, gpu: bool = False
+    costs: Costs,
+    work: Work,
+    num_actors: int,
+    cores: int,
+    services: int = 1,
+    gpu: bool = False,
+    learner_on: Collection[str] = (CPU, GPU),
 ) -> Plan:
     """Returns the plan of actors that ask services, each with one XLA thread.
 
     Args:
-      costs, work, num_actors: see `heavy_env`.
-      cores: of the machine.
+      costs, work, num_actors, cores, learner_on: see `heavy_env`.
       services: number of services.
       gpu: whether they have GPUs.
     """
@@ -172,7 +187,7 @@ def light_env(
     step, asking = costs.step(rows), _overhead(rows) + ASK_S
     wall = step.wall / _speed_up(costs, work, max(1, cores // num_actors)) + asking + serve
     busy = (step.cpu + asking) / rows + (batch.cpu + SERVE_S * requests) / (rows * requests)
-    with_gpu, learner = _learner(costs)
+    with_gpu, learner = _learner(costs, learner_on)
     served = services * requests * rows / serve
     return _program(
         LIGHT, num_actors, work, cores, learner, with_gpu, busy, work.streams / wall, served
@@ -217,12 +232,11 @@ def _program(
     return Plan(topology, num_actors, min(bounds), False, gpu)
 
 
-def _learner(costs: Costs) -> tuple[bool, Cost]:
-    """Returns whether a learner's node is better off with a GPU, and what its updates cost."""
-    cpu, gpu = costs.devices[CPU].update, costs.devices.get(GPU)
-    if gpu is None or gpu.update.wall >= cpu.wall:
-        return False, cpu
-    return True, gpu.update
+def _learner(costs: Costs, names: Collection[str]) -> tuple[bool, Cost]:
+    """Returns whether a learner's node has a GPU, as is faster, and what its updates cost."""
+    updates = {name: costs.devices[name].update for name in (CPU, GPU) if name in costs.devices}
+    name = min([n for n in updates if n in names] or [CPU], key=lambda n: updates[n].wall)
+    return name == GPU, updates[name]
 
 
 def _overhead(rows: float) -> float:

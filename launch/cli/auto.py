@@ -19,6 +19,8 @@ from distrl.launch.local.processes import ForkError, check_can_fork, other_threa
 from distrl.launch.run_dir.folder import CONFIG, has_config
 from distrl.programs import AUTO
 from distrl.programs.auto import (
+    LEARNER_GPUS,
+    SERVICES_GPUS,
     Candidates,
     Choice,
     candidates,
@@ -65,8 +67,9 @@ def resolve(
         chosen = stored
     check_topology(chosen.topology, values.substrate)
     free = {name: value for name, value in chosen.settings.items() if not _is_given(values, name)}
-    if len(free) < len(chosen.settings):  # those of the actors belong together
-        free = {name: value for name, value in free.items() if not name.startswith("actors.")}
+    # Those of one part belong together.
+    touched = {name.partition(".")[0] for name in chosen.settings.keys() - free.keys()}
+    free = {name: value for name, value in free.items() if name.partition(".")[0] not in touched}
     note = {"reason": chosen.reason, "settings": dict(chosen.settings)}
     return with_settings(experiment, free), chosen.topology, {AUTO: note}
 
@@ -110,7 +113,8 @@ def _choose(
         return _clear(Candidates(possible.topologies[:1], costs))
     fixed = ("num_actors", "num_envs", "max_actors", "min_actors", "wait_num")
     divide = is_preset and not any(_is_given(values, f"actors.{name}") for name in fixed)
-    made = plans(experiment, costs, cores, possible.topologies, divide)
+    given = [name for name in (LEARNER_GPUS, SERVICES_GPUS) if _is_given(values, name)]
+    made = plans(experiment, costs, cores, possible.topologies, divide, given)
     return choice(experiment, costs, cores, made)
 
 

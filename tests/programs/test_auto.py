@@ -151,6 +151,32 @@ def test_one_process_computes_where_it_is_faster(cartpole):
     assert "GPU" not in chosen.reason
 
 
+@pytest.mark.parametrize("topology", NAMES)
+def test_a_declared_gpu_is_what_updates_take(cartpole, one_gpu, topology):
+    costs = with_gpu(waiting(1e-6), update=Cost(1.0, 1.0))
+    declared = with_settings(cartpole, {"learner.num_gpus": 1})
+    made = plans(declared, costs, 2, (topology,), False)
+    assert all(plan.learner_gpu and plan.rate < 20 * 64 for plan in made)  # an update a second
+    assert choice(declared, costs, 2, made).reason.endswith(", an update 1e+03 ms on the GPU")
+
+
+@pytest.mark.parametrize("topology", NAMES)
+def test_only_a_gpu_that_the_machine_shows_is_given(cartpole, monkeypatch, topology):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    costs = with_gpu(waiting(1e-6), **INFERENCES, **UPDATES)
+    chosen = choice(cartpole, costs, 2, plans(cartpole, costs, 2, (topology,), False))
+    assert chosen.settings == {}
+    assert "GPU" not in chosen.reason
+
+
+@pytest.mark.parametrize("settings", [{"num_gradient_workers": 2}, {"num_devices": 2}])
+def test_a_learner_that_computes_on_cpus_gets_no_gpu(cartpole, one_gpu, settings):
+    experiment = replaced(cartpole, "learner", **settings)
+    costs = with_gpu(waiting(1e-6), **UPDATES)
+    made = plans(experiment, costs, 2, ("heavy_env",), False)
+    assert choice(experiment, costs, 2, made).settings == {}
+
+
 @pytest.mark.parametrize(("gpus", "shared"), [("0", True), ("0,1", False)])
 def test_services_get_a_gpu_that_is_faster(cartpole, monkeypatch, gpus, shared):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)

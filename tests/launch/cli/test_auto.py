@@ -8,6 +8,7 @@ from absl import flags
 
 from distrl.launch.cli import auto, config_flags
 from distrl.launch.cli.load_experiment import apply_settings, load_experiment
+from distrl.programs.auto import Candidates
 from distrl.programs.topology_rates import Cost, CostLine, Costs, DeviceCosts
 
 WAITING = Costs(
@@ -65,6 +66,55 @@ def test_what_the_user_sets_stays(resolve, words):
 def test_the_actors_of_an_experiment_of_ones_own_stay(resolve):
     (experiment, topology, _), _ = resolve(is_preset=False)
     assert (topology, experiment.actors.num_actors) == ("heavy_env", 2)
+
+
+SERVED = WAITING._replace(
+    step=CostLine(Cost(0.0, 0.0), Cost(1e-6, 0.0)),
+    devices={
+        "cpu": DeviceCosts(CostLine(Cost(1.0, 1.0), Cost(0.0, 0.0)), Cost(1.0, 1.0)),
+        "gpu": DeviceCosts(CostLine(Cost(1e-4, 0.0), Cost(0.0, 0.0)), Cost(1e-4, 0.0)),
+    },
+)  # by a GPU
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "devices"),
+    [
+        ([], (1, 1, True), "an inference takes 100 µs on the GPU, an update 100 µs on the GPU"),
+        (
+            ["--config.learner.num_gpus=0"],
+            (0, 1, False),
+            "an inference takes 100 µs on the GPU, an update 1e+03 ms",
+        ),
+        (
+            ["--config.inference.num_gpus=0"],
+            (1, 0, False),
+            "an inference takes 1e+03 ms, an update 100 µs on the GPU",
+        ),
+        (
+            ["--config.inference.num_gpus=0", "--config.learner.num_gpus=0"],
+            (0, 0, False),
+            "an inference takes 1e+03 ms, an update 1e+03 ms",
+        ),
+    ],
+)
+def test_gpus_that_the_user_does_not_want_are_not_given(resolve, monkeypatch, words, gpus, devices):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(auto, "candidates", lambda *_: Candidates(("light_env",)))
+    (experiment, _, _), (line,) = resolve(*words, costs=SERVED)
+    inference = experiment.inference
+    assert (experiment.learner.num_gpus, inference.num_gpus, inference.share_gpus) == gpus
+    assert line.endswith(devices)
+
+
+def test_a_resumed_run_leaves_the_gpu_of_its_services(resolve, tmp_path):
+    settings = {"learner.num_gpus": 1, "inference.num_gpus": 1, "inference.share_gpus": True}
+    config = {"topology": "light_env", "experiment": {}, "auto": {"settings": settings}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = [f"--run_dir={tmp_path}", "--config.inference.num_gpus=0"]
+    (experiment, _, _), _ = resolve(*words, costs=None)
+    inference = experiment.inference
+    assert (experiment.learner.num_gpus, inference.num_gpus, inference.share_gpus) == (1, 0, False)
 
 
 @pytest.mark.parametrize(
