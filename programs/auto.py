@@ -52,11 +52,13 @@ class Choice(NamedTuple):
       topology: its name.
       reason: why, in a line.
       settings: by dotted name, those that the experiment gets.
+      by_costs: whether costs decided, of GPUs too.
     """
 
     topology: str
     reason: str
     settings: Mapping[str, Any]
+    by_costs: bool = False
 
 
 def candidates(experiment: Experiment, cores: int, excluded: Mapping[str, str]) -> Candidates:
@@ -210,7 +212,7 @@ def choice(experiment: Experiment, costs: Costs, cores: int, made: list[Plan]) -
         f"{_on(costs, infers_on_gpu, lambda device: device.inference(many))}, an update "
         f"{_on(costs, best.learner_gpu, lambda device: device.update)}"
     )
-    return Choice(best.topology, reason, settings)
+    return Choice(best.topology, reason, settings, by_costs=True)
 
 
 def _gpus(experiment: Experiment, best: Plan) -> dict[str, Any]:

@@ -84,7 +84,9 @@ def unused_gpus(experiment: Experiment, light: bool) -> str:
         return ""
     if not visible_gpus() or not any(map(importlib.util.find_spec, _PLUGINS)):
         return ""
-    return "no part uses this machine's GPU; --config.learner.num_gpus=1 gives it to the learner"
+    part = f"policies.{next(iter(experiment.learned))}." if experiment.policies else ""
+    flag = f"--config.{part}learner.num_gpus=1"
+    return f"no part uses this machine's GPU; {flag} gives it to the learner"
 
 
 def describe_gpus(environments: dict[str, Env]) -> str:

@@ -28,6 +28,7 @@ from distrl.programs.auto import (
     plans,
     with_settings,
 )
+from distrl.programs.resources import unused_gpus
 from distrl.programs.topology_rates import HEAVY, LIGHT, SINGLE, Costs
 from distrl.runtime.files import read_json
 from distrl.runtime.host_resources import usable_cores
@@ -63,6 +64,9 @@ def resolve(
         cores = usable_cores()
         chosen = _choose(experiment, values, is_preset, cores, measured or measure_in_fork)
         say(f"distrl: auto: {chosen.reason}")
+        unused = unused_gpus(experiment, chosen.topology == LIGHT)
+        if unused and not chosen.by_costs and is_for_machines(values) is None:
+            say(f"distrl: {unused}")
     else:
         chosen = stored
     check_topology(chosen.topology, values.substrate)

@@ -188,7 +188,7 @@ def _open_run(
         _say(f"distrl: {name} in {topology}; everything is written to {shown(folder.path)}")
         if topology != "multi_machine":  # where the table is on another machine
             unused = unused_gpus(experiment, topology == "light_env")
-            if unused and AUTO not in chosen:  # which has measured them
+            if unused and AUTO not in chosen:  # which has measured them, or said it
                 _say(f"distrl: {unused}")
             short = shortage(sum(task.table_bytes for task in experiment.tasks.values()))
             if short is not None:

@@ -189,6 +189,8 @@ def test_gpus_that_nothing_uses_are_named(monkeypatch):
         "no part uses this machine's GPU; --config.learner.num_gpus=1 gives it to the learner"
     )
     assert unused_gpus(declare(0, 1), light=True) == unused_gpus(declare(1), light=False) == ""
+    several = unused_gpus(two_policies(LearnerConfig(), LearnerConfig()), light=False)
+    assert "; --config.policies.a.learner.num_gpus=1 gives it to the learner" in several
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert unused_gpus(declare(), light=False) == ""
 

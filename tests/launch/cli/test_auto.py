@@ -139,6 +139,14 @@ def test_what_is_clear_is_not_measured(resolve, words, topology, reason):
     assert (chosen, line) == (topology, f"distrl: auto: {reason}")
 
 
+def test_a_gpu_is_named_where_it_is_not_measured(resolve, monkeypatch):
+    unused = "no part uses this machine's GPU"
+    monkeypatch.setattr(auto, "unused_gpus", lambda experiment, light: unused)
+    assert resolve(costs="not measured: broken")[1][1:] == [f"distrl: {unused}"]
+    assert resolve("--debug=all", costs=None)[1][1:] == [f"distrl: {unused}"]
+    assert resolve()[1][1:] == resolve("--hosts=h1,h2", costs=None)[1][1:] == []
+
+
 def test_one_core_is_clear(resolve, monkeypatch):
     monkeypatch.setattr(auto, "usable_cores", lambda: 1)
     assert resolve(costs=None)[0][1] == "single_process"
