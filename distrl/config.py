@@ -119,7 +119,8 @@ class InferenceConfig:
       timeout: deadline in seconds of a request, the service's first compilation included.
       num_gpus: GPUs of the services: one each, shared if there are fewer; 0: they run on the CPU
         and see none.
-      share_gpus: whether these are the learner's GPUs, from its first one on, and not further ones.
+      share_gpus: whether these are the learner's GPUs, from its first one on, and further ones only
+        if they are more.
       transport: how actors ask a service: "shared_memory", where all of them are on its machine;
         "courier", calls over the network; or "auto", which takes the first where it can.
     """

@@ -58,8 +58,8 @@ def node_environments(
 def process_environment(experiment: Experiment | None) -> Env:
     """Returns environment variables of a process that is no node, which JAX reads.
 
-    It sees GPUs as a node does: those that are declared for the learner. A user's `JAX_PLATFORMS`
-    holds where none is.
+    JAX has GPUs as in a node: those that are declared for the learner. A user's `JAX_PLATFORMS`
+    holds where none is. What else runs there, such as a simulator in PyTorch, sees the user's own.
 
     Args:
       experiment: that is trained in this process; None: it only plays.
@@ -70,7 +70,7 @@ def process_environment(experiment: Experiment | None) -> Env:
     gpus = [] if experiment is None else [*_take_gpus(experiment, light=False).values()]
     if gpus:
         return _with_gpus([name for each in gpus for name in each])
-    return {} if "JAX_PLATFORMS" in os.environ else dict(NO_GPU)
+    return {} if "JAX_PLATFORMS" in os.environ else {"JAX_PLATFORMS": NO_GPU["JAX_PLATFORMS"]}
 
 
 def unused_gpus(experiment: Experiment, light: bool) -> str:

@@ -16,7 +16,6 @@ from distrl.experiment import (
 )
 from distrl.launch.local import child
 from distrl.programs import resources
-from distrl.programs.groups import NO_GPU
 from distrl.programs.resources import (
     describe_gpus,
     node_environments,
@@ -169,7 +168,7 @@ def test_an_inferencer_uses_one():
 def test_one_process_sees_those_of_its_learner(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     for experiment in (None, declare(0, 1)):
-        assert process_environment(experiment) == NO_GPU
+        assert process_environment(experiment) == {"JAX_PLATFORMS": "cpu"}  # not for a simulator
     found = process_environment(declare(1))
     assert found == {"CUDA_VISIBLE_DEVICES": "2", "JAX_PLATFORMS": "cuda,cpu"}
     with pytest.raises(ConfigError, match=r"learner.num_gpus=4; this machine shows 2 \(2,5\)$"):
