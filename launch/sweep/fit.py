@@ -1,5 +1,6 @@
 """How many trials fit on this machine at a time: its cores, its GPUs, its memory."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 from distrl.errors import ConfigError
@@ -56,7 +57,11 @@ class TrialSlots:
     def environment(self, slot: int) -> Mapping[str, str]:
         """Returns the environment variables of a slot's trials."""
         gpus = self._gpus[slot]
-        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+        if gpus:
+            return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+        if self.count == 1 or "JAX_PLATFORMS" in os.environ:
+            return {}
+        return {"JAX_PLATFORMS": "cpu"}  # or `auto` gives the same GPU to all
 
     def has_room(self, used: Sequence[int]) -> bool:
         """Returns whether the memory takes another trial.

@@ -24,7 +24,7 @@ from distrl.launch.sweep.search import make_search, split_values
 from distrl.launch.sweep.trials import Runner, start_training
 from distrl.programs import AUTO
 from distrl.programs.groups import num_gpus_together
-from distrl.programs.resources import node_environments
+from distrl.programs.resources import node_environments, process_environment
 from distrl.runtime.working_folder import shown
 
 _REPEATED = ("grid", "random", "seeds", "trials", "sweep_seed", "jobs", "by")
@@ -214,7 +214,9 @@ def _experiment(
             "a trial whose goal is out of reach would never end; give all a budget, as in "
             "--max_env_steps=100_000"
         )
-    if topology != "single_process":
+    if topology == "single_process":
+        process_environment(experiment)
+    else:
         node_environments(experiment, topology)
     return experiment, topology
 

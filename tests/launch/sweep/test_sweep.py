@@ -280,6 +280,10 @@ def test_as_many_as_fit(monkeypatch):
     assert TrialSlots("auto", 9, 0).count == 1
     slots = TrialSlots("auto", 1, 1)
     assert [slots.environment(k)["CUDA_VISIBLE_DEVICES"] for k in range(slots.count)] == [*"456"]
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    assert TrialSlots("1", 1, 0).environment(0) == {}
+    assert TrialSlots("2", 1, 0).environment(0) == {"JAX_PLATFORMS": "cpu"}  # for `auto`
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     assert TrialSlots("2", 1, 0).environment(0) == {}
     with pytest.raises(ConfigError, match=r"^--jobs=2: each trial needs 2 GPUs, .* shows 3"):
         TrialSlots("2", 1, 2)
@@ -312,11 +316,14 @@ def test_as_many_as_fit(monkeypatch):
         ([*BASE, "--grid", "agent=ppo,dqn"], "--agent is given for all trials, and to be tried"),
         ([*BASE, "--run_dir=x"], "sweep: --run_dir is not for a sweep: a sweep names its trials'"),
         ([*BASE[:3], "--seeds=2"], "a trial whose goal is out of reach would never end; give all"),
+        ([*BASE, "--config.learner.num_gpus=1"], "JAX_PLATFORMS=cpu hides them; unset it"),
         ([*BASE, "--jobs=some"], "--jobs=some: expected a number of trials, or auto"),
     ],
 )
 def test_bad_sweeps_are_refused_before_anything_starts(tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     from absl import flags
 
     with flagsaver.flagsaver(), pytest.raises((ConfigError, flags.Error)) as caught:
