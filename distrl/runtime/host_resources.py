@@ -147,6 +147,18 @@ def oom_kills(root: Path = Path("/")) -> int:
     return _named(_read(root / "proc/vmstat")).get("oom_kill", 0)
 
 
+def killed_by(name: str, kills_before: int) -> str:
+    """Returns how a process ended that a signal has ended, for "actor/0 ...".
+
+    Args:
+      name: the signal's.
+      kills_before: `oom_kills()` before the process began.
+    """
+    if name == "SIGKILL" and oom_kills() > kills_before:
+        return "was killed by the kernel (SIGKILL): out of memory"
+    return f"was killed by {name}"
+
+
 def raise_oom_score(by: int, process: Path = Path("/proc/self")) -> None:
     """Has the kernel kill this process, and those that it will start, before its parent.
 

@@ -17,6 +17,7 @@ from distrl.launch import posix
 from distrl.launch.local.robust_streams import stop_waiting_for_readers
 from distrl.launch.supervision import signals
 from distrl.runtime import process_exit
+from distrl.runtime.host_resources import killed_by, oom_kills
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _REPEAT_S = 1.0  # in which a program that has sent SIGINT may send it again, and means one
@@ -35,7 +36,7 @@ def run_guarded() -> None:
     # Under nohup the end of the terminal does not end the program.
     ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
     watched = {*_PASSED_ON, signal.SIGCHLD} - ignored
-    parent = os.getpid()
+    parent, kills_before = os.getpid(), oom_kills()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     pid = os.fork()
     if pid == 0:
@@ -48,7 +49,7 @@ def run_guarded() -> None:
     os.close(writer)
     passed_on = _wait(pid, watched)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    sys.exit(_judge(code, _read(reader), passed_on))
+    sys.exit(_judge(code, _read(reader), passed_on, kills_before))
 
 
 def _wait(pid: int, watched: set[signal.Signals]) -> list[int]:
@@ -104,13 +105,14 @@ def _read(reader: int) -> dict[str, Any]:
     return facts
 
 
-def _judge(code: int, facts: dict[str, Any], passed_on: list[int]) -> int:
+def _judge(code: int, facts: dict[str, Any], passed_on: list[int], kills_before: int) -> int:
     """Returns the exit status, and says and writes what the process itself has not.
 
     Args:
       code: the exit status that the kernel reports; negative: the signal that ended it.
       facts: what it has announced.
       passed_on: the signals that it got.
+      kills_before: `oom_kills()` before it began.
     """
     from distrl.launch.supervision.result import EXIT_FAILED, RESULT_FILE, Result
 
@@ -127,7 +129,7 @@ def _judge(code: int, facts: dict[str, Any], passed_on: list[int]) -> int:
     else:
         said, status = EXIT_FAILED, "failed"
         if code < 0:
-            reason = f"its process was killed by {signal.Signals(-code).name}"
+            reason = f"its process {killed_by(signal.Signals(-code).name, kills_before)}"
         else:
             reason = (
                 f"its process ended with exit status {code} in the middle of its work: an "

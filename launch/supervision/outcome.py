@@ -12,7 +12,7 @@ from distrl.launch.supervision.result import (
     Failure,
     NodeExit,
 )
-from distrl.runtime.host_resources import oom_kills
+from distrl.runtime.host_resources import killed_by, oom_kills
 
 ENDED = "ended without being asked to"
 JUDGE_DELAY_S = 0.2  # an exception may be the echo of a death elsewhere that is seen later
@@ -122,10 +122,8 @@ class Judge:
 
     def describe(self, exit_: NodeExit) -> str:
         """Returns why a process ended that did not say so."""
-        if exit_.signal == "SIGKILL" and oom_kills() > self._oom_kills_before:
-            return "was killed by the kernel (SIGKILL): out of memory"
         if exit_.signal:
-            return f"was killed by {exit_.signal}"
+            return killed_by(exit_.signal, self._oom_kills_before)
         if exit_.state == NOT_STARTED and exit_.error:
             return f"could not be started: {exit_.error}"
         return f"exited with status {exit_.code}" if exit_.code else ENDED

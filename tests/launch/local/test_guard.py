@@ -73,6 +73,18 @@ def test_an_end_that_the_program_has_not_announced_is_a_failure(tmp_path, start,
     assert reason in written["reason"]
 
 
+def test_a_lack_of_memory_is_told(tmp_path):
+    begin = "from distrl.launch.local import guard; guard.oom_kills = lambda: -1\n"
+    body = "os.kill(os.getpid(), signal.SIGKILL)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", begin + BEGINNING + body, tmp_path],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    reason = "its process was killed by the kernel (SIGKILL): out of memory"
+    assert f"distrl: failed: {reason} (exit status 1" in done.stderr
+    assert (done.returncode, result(tmp_path)["reason"]) == (1, reason)
+
+
 @pytest.mark.parametrize("code", [0, 130])
 def test_an_announced_end(tmp_path, start, code):
     (tmp_path / "result.json").write_text("{}")
