@@ -101,6 +101,18 @@ FLOWS: dict[tuple[str, str], tuple[str, str]] = {
 _OTHERS_PHASE = 4  # of groups that a user's own program adds
 
 
+def num_gpus_by_node(experiment: "Experiment", light: bool) -> dict[str, int]:
+    """Returns, by name, the nodes that see GPUs, and how many. Args: see `num_gpus_together`."""
+    counts = {
+        f"{LEARNER.name}/{index}": sum(experiment.tasks[name].learner.num_gpus for name in names)
+        for index, names in enumerate(experiment.learner_nodes)
+    }
+    if light and experiment.inference.num_gpus:
+        services = experiment.inference.num_inferencers * len(experiment.acting_tasks)
+        counts.update({f"{INFERENCER.name}/{index}": 1 for index in range(services)})
+    return {name: count for name, count in counts.items() if count}
+
+
 def num_gpus_together(experiment: "Experiment", light: bool) -> int:
     """Returns the GPUs that a program needs. Args: light: whether inferencers serve the actors."""
     of_learners = LEARNER.num_gpus(experiment)

@@ -139,12 +139,12 @@ class Placement:
         """Returns a table of each node, its host, address and device, and which hosts have none.
 
         Args:
-          gpus: GPUs of each group.
+          gpus: GPUs of each node that has any.
         """
         rows = [("node", "host", "address", "device")]
         for node in self.nodes:
             host = self.host_of(node)
-            count = gpus.get(node.partition("/")[0], 0)
+            count = gpus.get(node, 0)
             rows.append((node, host.name, host.reached_at, f"{count} GPU" if count else "cpu"))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         lines = [

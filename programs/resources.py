@@ -3,6 +3,7 @@
 import collections
 import glob
 import importlib.util
+import itertools
 import os
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from distrl.programs.groups import (
     LEARNER,
     NO_GPU,
     NodeGroup,
+    num_gpus_by_node,
     num_gpus_together,
 )
 
@@ -117,17 +119,13 @@ def _take_gpus(experiment: Experiment, light: bool) -> dict[str, list[str]]:
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if asked and platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
         raise ConfigError(f"GPUs declared: {asked}; JAX_PLATFORMS={platforms} hides them; unset it")
-    nodes, taken = {}, 0
-    for index, names in enumerate(experiment.learner_nodes):
-        count = sum(experiment.tasks[name].learner.num_gpus for name in names)
-        nodes[f"{LEARNER.name}/{index}"] = visible[taken : taken + count]
-        taken += count
-    if light and inference.num_gpus:
-        first = 0 if inference.share_gpus else of_learners
-        gpus = visible[first : first + inference.num_gpus]
-        for index in range(inference.num_inferencers * len(experiment.acting_tasks)):
-            nodes[f"{INFERENCER.name}/{index}"] = [gpus[index % len(gpus)]]
-    return {name: gpus for name, gpus in nodes.items() if gpus}
+    first = 0 if inference.share_gpus else of_learners
+    services = itertools.cycle(visible[first : first + inference.num_gpus])
+    learners = iter(visible)
+    return {
+        node: list(itertools.islice(learners if node.startswith(LEARNER.name) else services, count))
+        for node, count in num_gpus_by_node(experiment, light).items()
+    }
 
 
 def _with_gpus(gpus: Sequence[str]) -> Env:

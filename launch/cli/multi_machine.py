@@ -20,7 +20,7 @@ from distrl.launch.hosts import command_lines, ray_cluster, ray_resources, slurm
 from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.run_dir.folder import folder_of_flag
 from distrl.launch.run_dir.run_dir import new_path
-from distrl.programs.groups import GROUPS
+from distrl.programs.groups import num_gpus_by_node
 from distrl.programs.placement import Host, Placement, parse_hosts, place
 from distrl.runtime.durations import check_duration
 
@@ -85,8 +85,7 @@ def prepare(
     else:
         raise ConfigError("multi_machine: name the machines, the learner's first: --hosts=h1,h2,h3")
     placement = place(experiment, hosts, values.light)
-    gpus = {group.name: group.num_gpus(experiment) for group in GROUPS.values()}
-    say(placement.table(gpus))
+    say(placement.table(num_gpus_by_node(experiment, values.light)))
     write = {"commands": _write_commands, "kubernetes": write_manifests}.get(values.launcher)
     if write is None:
         return experiment, placement

@@ -77,7 +77,7 @@ def test_the_first_host_learns_and_the_others_act():
     assert placement.on("h1") == ["replay/0", "monitor/0", "learner/0"]
     assert placement.on("h2") == ["relay/0", "actor/0", "actor/2", "actor/4"]
     assert placement.on("h3") == ["relay/1", "actor/1", "actor/3"]
-    table = placement.table({"learner": 1})
+    table = placement.table({"learner/0": 1})
     assert table.splitlines()[3].split() == ["learner/0", "h1", "h1", "1", "GPU"]
 
 

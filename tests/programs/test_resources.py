@@ -16,6 +16,7 @@ from distrl.experiment import (
 )
 from distrl.launch.local import child
 from distrl.programs import resources
+from distrl.programs.groups import num_gpus_by_node
 from distrl.programs.resources import (
     describe_gpus,
     node_environments,
@@ -123,6 +124,9 @@ def test_each_learner_has_its_own(monkeypatch):
         "inferencer/0": "3",
         "inferencer/1": "3",
     }
+    assert num_gpus_by_node(each, light=True) == {
+        "learner/0": 1, "learner/1": 2, "inferencer/0": 1, "inferencer/1": 1
+    }  # fmt: skip
     one = dataclasses.replace(made, learners="one")
     assert gpus(node_environments(one, "heavy_env")) == {"learner/0": "0,1,2"}
     assert gpus(node_environments(each, "light_env", has_gpus=False)) == {}
