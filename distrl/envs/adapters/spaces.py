@@ -95,8 +95,9 @@ def dm_spec(spec: Any, where: str) -> Nest:
 def array_spec(shape: Any, dtype: Any, low: Any, high: Any, name: str) -> dm_specs.Array:
     """Returns the spec of an array; bounded if one of its bounds is finite.
 
-    A bound that float32 cannot hold is rounded inwards: an action at the bound stays legal. The
-    largest numbers of float32 and float64 mean that there is no bound.
+    A bound that float32 cannot hold is rounded inwards: an action at the bound stays legal. Where
+    no number of float32 is between two bounds, both are the nearest one. The largest numbers of
+    float32 and float64 mean that there is no bound.
     """
     narrowed = narrow(dtype)
     low, high = (np.broadcast_to(np.asarray(bound), shape) for bound in (low, high))
@@ -107,8 +108,10 @@ def array_spec(shape: Any, dtype: Any, low: Any, high: Any, name: str) -> dm_spe
         return dm_specs.Array(shape, narrowed, name)
     if narrowed == np.float32:
         low32, high32 = low.astype(np.float32), high.astype(np.float32)
-        low = np.where(low32 < low, np.nextafter(low32, np.float32(np.inf)), low32)
-        high = np.where(high32 > high, np.nextafter(high32, np.float32(-np.inf)), high32)
+        inner_low = np.where(low32 < low, np.nextafter(low32, np.float32(np.inf)), low32)
+        inner_high = np.where(high32 > high, np.nextafter(high32, np.float32(-np.inf)), high32)
+        between = inner_low <= inner_high
+        low, high = np.where(between, inner_low, low32), np.where(between, inner_high, low32)
     elif narrowed in (np.int32, np.uint32):
         bounds = np.iinfo(narrowed)
         low, high = np.clip(low, bounds.min, bounds.max), np.clip(high, bounds.min, bounds.max)

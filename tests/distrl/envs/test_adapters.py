@@ -599,6 +599,15 @@ def test_the_largest_floats_are_no_bounds(dtype):
     assert type(spec) is dm_specs.Array
 
 
+def test_bounds_of_float64_may_be_too_close_for_float32():
+    low, high = np.array([0.1, 0.1, -0.1, 0.1]), np.array([0.1, 0.1 + 1e-12, -0.1, 0.2])
+    space = spaces.Box(low, high, dtype=np.float64)
+    spec = PythonEnvironment(with_attributes(action_space=space)).spec().action
+    np.testing.assert_array_equal(spec.minimum[:3], low[:3].astype(np.float32))
+    np.testing.assert_array_equal(spec.maximum[:3], low[:3].astype(np.float32))
+    assert float(spec.minimum[3]) >= 0.1 and float(spec.maximum[3]) <= 0.2  # rounded inwards
+
+
 def test_a_stack_of_frames_keeps_what_they_are():
     class Growing(Gym):
         observation_space = spaces.Box(0, 1000, (1,), np.int32)
