@@ -111,8 +111,8 @@ class Policy:
         That is, they conform to its spec, but for `Discrete` and `MultiDiscrete` spaces of
         gymnasium with a `start`, which is theirs.
 
-        Continuous actions are clipped to their bounds, as the environments of the training do. The
-        agent itself sees its previous action unclipped, as in the training.
+        Continuous actions are clipped to their bounds, as environments do unless `clip_actions` is
+        off. The agent itself sees its previous action unclipped, as in the training.
 
         A list, an array of 64 bits, or an integer in the place of a float is converted, and so is
         any mapping in the place of a dict, or sequence in that of a tuple. If the
@@ -127,11 +127,11 @@ class Policy:
         Raises:
           SpecError: the observation violates the spec of the environment of the training.
         """
-        action = self.in_pool(self._lowered(observation), reward)
-        return specs.raised(action, self.env_spec.action_start, 1)
+        action = self._act(self._lowered(observation), reward, None)[0]
+        return self._own(action)
 
     def in_pool(self, observation: Nest, reward: Any = 0.0) -> Nest:
-        """As a call, with a pool's observation and for its action: those count from 0."""
+        """As a call, for a pool: numbers count from 0, and the pool itself clips, if it does."""
         return self._act(observation, reward, None)[0]
 
     def act(self, observation: Nest, reward: Any = 0.0, action: Nest = None) -> PolicyOutput:
@@ -155,7 +155,12 @@ class Policy:
                 f"Policy.act: the actions of {self._name} have no known distribution; call the "
                 "policy itself for the action alone"
             )
-        return PolicyOutput(specs.raised(chosen, start, 1), *extras)
+        return PolicyOutput(self._own(chosen), *extras)
+
+    def _own(self, action: Nest) -> Nest:
+        """Returns the agent's action as the environment itself takes it."""
+        clipped = specs.clip(action, self.env_spec.action)
+        return specs.raised(clipped, self.env_spec.action_start, 1)
 
     def _lowered(self, observation: Nest) -> Nest:
         """Returns an environment's observation as a pool has it."""
@@ -218,7 +223,6 @@ class Policy:
         (action, extras), _, _ = self._inferencer.infer_encoded(timestep, self._size, 0, False)
         self._prev_action = action
         self._first = np.zeros(self._size, bool)
-        action = specs.clip(action, self.env_spec.action)
         if single:
             action, extras = jax.tree.map(lambda leaf: leaf[0], (action, extras))
         return action, extras

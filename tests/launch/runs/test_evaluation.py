@@ -4,6 +4,7 @@ import dataclasses
 
 import dm_env
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,7 +14,7 @@ from distrl.agents.networks import NetworkConfig
 from distrl.checkpointing.params_file import save_params
 from distrl.checkpointing.store import MANIFEST, PARAMS, Checkpoints
 from distrl.config import ActorsConfig, LearnerConfig
-from distrl.envs import PythonEnvironment
+from distrl.envs import PythonEnvironment, WrapperConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.commands import evaluate
@@ -22,8 +23,9 @@ from distrl.policy import Policy
 from distrl.replay.config import ReplayConfig
 from distrl.saved.saved_agent import agent_writer
 from distrl.task import make_agent
-from distrl.testing import CountingEnvironment
+from distrl.testing import CheckingAgent, CountingEnvironment
 from distrl.transforms import RewardScale
+from distrl.types import AgentOutput
 
 
 class TwoActions(CountingEnvironment):
@@ -48,6 +50,33 @@ CONFIG = A2CConfig(NetworkConfig(hidden_sizes=(8,)))
 def make_policy(**options):
     agent = make_agent(CONFIG, (), ENVIRONMENT.spec())
     return Policy(agent, 1, agent.initial_params(jax.random.PRNGKey(0)), **options)
+
+
+class Rewarding(CountingEnvironment):
+    """Rewards with the action, which has bounds."""
+
+    def action_spec(self):
+        return dm_env.specs.BoundedArray((), np.float32, -1, 1, "action")
+
+    def step(self, action):
+        return super().step(0)._replace(reward=float(action))
+
+
+class Beyond(CheckingAgent):
+    """Acts beyond the bounds."""
+
+    def actor_step(self, rng, params, timestep, state, evaluation=False):
+        return AgentOutput(jnp.full(timestep.step_type.shape, 1.5, jnp.float32), ()), state
+
+
+@pytest.mark.parametrize("clipped, reward", [(True, 1.0), (False, 1.5)])
+def test_the_environment_decides_whether_actions_are_clipped(clipped, reward):
+    environment = PythonEnvironment(Rewarding, wrappers=WrapperConfig(clip_actions=clipped))
+    policy = Policy(Beyond(environment.spec(), False), 0, {"version": np.int32(0)})
+    scores = distrl.evaluate(policy, environment, episodes=2)
+    np.testing.assert_array_equal(scores.returns, reward * scores.lengths)
+    observation = np.zeros_like(environment.make_stepper(0).reset().observation)
+    assert policy(observation) == 1.0
 
 
 def test_a_policy_of_a_fixed_size_is_evaluated_in_as_many_environments():
