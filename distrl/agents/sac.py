@@ -52,7 +52,8 @@ class SACConfig(ContinuousDefaults):
       hidden_sizes: layers of the policy's MLP and of each critic's.
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
-      learning_rate: Adam's learning rate, for policy, critics and temperature.
+      learning_rate: Adam's learning rate, for those of policy, critics and temperature that have
+        none of their own in `components`. The preset's critics have, 1e-3, but for pixels.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
       anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
         run has one, instead of over `anneal_updates`.
