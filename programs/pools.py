@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from distrl import seeds
 from distrl.envs.pool import Pool, on_cores
+from distrl.envs.whole_games import whole_games
 from distrl.experiment import Experiment
 from distrl.runtime.host_resources import usable_cores
 
@@ -52,7 +53,7 @@ def evaluator_pool(experiment: Experiment, printer: Printer, life: int = 0) -> P
     num_envs = experiment.evaluator.num_envs
     pool_seeds = seeds.environment_seeds(experiment.seed, "evaluator", 0, num_envs, life)
     environment = experiment.evaluator.limited(
-        experiment.evaluation_environment or experiment.environment
+        experiment.evaluation_environment or whole_games(experiment.environment)
     )
     pool = environment.make_pool(num_envs, num_envs, pool_seeds)
     printer(_line("evaluator/0", pool, pool_seeds, life))

@@ -85,7 +85,7 @@ ROOMS = """
     distrl/agents/schedules
     distrl/envs/native distrl/learner_config distrl/replay/episode_unrolls distrl/replay/table
     distrl/budget distrl/learner_group distrl/envs/multi_agent distrl/replay/unrolls
-    distrl/envs/time_limit
+    distrl/envs/time_limit distrl/envs/whole_games
     distrl/envs/python
     distrl/envs/pools
     distrl/agents/settings distrl/envs/adapters

@@ -28,6 +28,7 @@ _OWN_OPTIONS = {
 }
 # Of a number among others: a direction or a row of a maze has no more values, a count of steps has.
 _MOST_DISCRETE = 64
+_FOR_LEARNING = ("episodic_life", "reward_clip")  # Atari's options that make other returns
 # Of Craftax's names: such an environment starts the next episode in the step that ends one, so that
 # neither the true last observation nor a FIRST is seen.
 _AUTO_RESET = "-AutoReset-"
@@ -185,6 +186,13 @@ class NativeEnvironment:
             return self
         is_cheap = type(self.envpool_spec()).__name__.startswith(_CHEAP)
         return dataclasses.replace(self, num_threads=1 if is_cheap else max(1, cores))
+
+    def whole_games(self) -> "NativeEnvironment":
+        """See `distrl.envs.whole_games`: Atari's, with unclipped rewards."""
+        options = tuple(pair for pair in self.options if pair[0] not in _FOR_LEARNING)
+        if options == self.options or not self.is_atari:
+            return self
+        return dataclasses.replace(self, options=options)
 
     def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
         """See `Environment`. EnvPool takes one seed: environment i has `seeds[0] + i`."""

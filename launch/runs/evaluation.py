@@ -10,6 +10,7 @@ from distrl import envs
 from distrl.checkpointing.store import MANIFEST
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
+from distrl.envs.whole_games import whole_games
 from distrl.episodes import EpisodeOutcome, EpisodeStatistics, shares
 from distrl.errors import ConfigError
 from distrl.launch.runs.environment import environment_of
@@ -67,7 +68,7 @@ def evaluate(
     if isinstance(policy, (str, Path)) and environment is None and not _is_checkpoint(policy):
         policy = load_run(policy, command="evaluate")
     if isinstance(policy, Run):
-        environment = environment or environment_of(policy, trust=policy.trust)
+        environment = environment or whole_games(environment_of(policy, trust=policy.trust))
     if environment is None:
         raise ConfigError("evaluate: name the environment, as in evaluate(policy, 'CartPole-v1')")
     if isinstance(environment, str):

@@ -13,6 +13,7 @@ from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.multi_agent.copies import Copies
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
+from distrl.envs.whole_games import whole_games
 from distrl.errors import ConfigError, UntrustedError
 from distrl.inferencer import InferenceSource
 from distrl.launch.runs.arguments import Parser
@@ -88,8 +89,8 @@ class Player:
         if values.env is not None:
             self.environment: Environment = envs.make(values.env)
         else:
-            self.environment = environment_of(
-                run, file=values.experiment, trust=values.trust, command=command
+            self.environment = whole_games(
+                environment_of(run, file=values.experiment, trust=values.trust, command=command)
             )
         if isinstance(self.environment, Copies):
             if run.task is None and tasks:

@@ -14,6 +14,7 @@ from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.multi_agent.joint import JointSpec
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.pool import Environment, Pool, on_cores
+from distrl.envs.whole_games import whole_games
 from distrl.errors import ConfigError
 from distrl.field_checks import check_whole, plain_numbers
 from distrl.seeds import MAX_ENVS
@@ -75,6 +76,10 @@ class Copies(SeveralAgents):
     def spec(self) -> specs.EnvironmentSpec:
         """Returns the spec of one copy."""
         return self.environment.spec()
+
+    def whole_games(self) -> "Copies":
+        """See `distrl.envs.whole_games`."""
+        return dataclasses.replace(self, environment=whole_games(self.environment))
 
     def on_cores(self, cores: int) -> "Copies":
         """See `distrl.envs.pool.on_cores`."""

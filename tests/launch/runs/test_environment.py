@@ -11,6 +11,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_diff import describe
 from distrl.launch.run_dir.snapshot import ABOUT, write_snapshot
+from distrl.launch.runs import evaluation, player
 from distrl.launch.runs.environment import environment_of
 from distrl.launch.runs.run import Run, load_run
 from distrl.testing import CheckingConfig, CountingEnvironment
@@ -55,6 +56,18 @@ def test_an_environment_by_name_has_its_settings_again(tmp_path, make):
     if isinstance(environment, Copies):
         of_policy = environment_of(Run(run.path, task="1"))
         assert of_policy == environment.environment
+
+
+def test_atari_is_scored_by_whole_games(tmp_path, monkeypatch):
+    pytest.importorskip("envpool")
+    run = make_run(tmp_path / "run", envs.make("Pong-v5", stack_num=2, episodic_life=True))
+    whole = envs.make("Pong-v5", stack_num=2)
+    monkeypatch.setattr(player, "set_environment", lambda variables: None)
+    values = player.player_arguments("eval").parse_args([str(run.path)])
+    assert player.Player("eval", values).environment == whole
+    monkeypatch.setattr(evaluation, "_play", lambda run, environment, *rest: environment)
+    assert evaluation.evaluate(run) == whole
+    assert evaluation.evaluate(run, environment_of(run)) == environment_of(run) != whole
 
 
 def test_an_environment_of_a_file_is_the_files_with_the_runs_settings(tmp_path):
