@@ -242,8 +242,8 @@ def _for_leaf(spec: Any, where: str) -> Categorical | MultiCategorical | Diagona
     if isinstance(spec, dm_specs.Array) and np.issubdtype(spec.dtype, np.floating):
         return DiagonalNormal(spec)
     raise ConfigError(
-        f"{where}: expected a DiscreteArray, a BoundedArray, an Array of floats, or a nest, "
-        f"got {' '.join(repr(spec).split())}"
+        f"{where}: expected a DiscreteArray, a BoundedArray of integers (MultiBinary's), an "
+        f"array of floats, or a nest of these, got {' '.join(repr(spec).split())}"
     )
 
 

@@ -184,6 +184,11 @@ def test_actions_that_it_cannot_take_are_refused_in_one_line(spec):
     assert "\n" not in str(error.value)
 
 
+def test_an_action_of_booleans_is_told_what_to_be_instead():
+    with pytest.raises(ConfigError, match=r"BoundedArray of integers .*, got .*'bool'"):
+        distributions.for_action(dm_specs.BoundedArray((2,), bool, False, True))
+
+
 @pytest.mark.parametrize("mean, log_std", [(0.0, 0.0), (1.5, -1.0), (-0.5, 0.7)])
 def test_squashed_normals_density_is_the_one_of_its_samples(mean, log_std):
     """In the action's units: it integrates to 1, is SciPy's, and says how often samples come."""
