@@ -52,8 +52,8 @@ class Shard(Protocol):
     ) -> None:
         """Sets priorities; `largest` is the largest of all shards."""
 
-    def remove(self, keys: npt.NDArray[np.uint64]) -> None:
-        """Removes unrolls; raises if the server is gone."""
+    def remove(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        """Removes unrolls, as `ReplayReader.discard` does; raises if the server is gone."""
 
     def info(self) -> TableInfo:
         """Returns the table's counts and limits."""

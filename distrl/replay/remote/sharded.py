@@ -160,7 +160,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
     def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
         for shard in self._shards:  # those that do not have a key ignore it
             try:
-                shard.remove(keys)
+                shard.remove(keys, oldest)
             except (RuntimeError, ServerSilent) as error:  # its reader waits for a new server
                 _LOG.warning("%d unrolls may come once more: %s", len(keys), error)
 

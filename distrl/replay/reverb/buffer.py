@@ -249,12 +249,12 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
 
     def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
         try:
-            self.remove(keys)
+            self.remove(keys, oldest)
         except (RuntimeError, ServerSilent) as error:
             self.reconnect(error, f"the removal of {len(keys)} unrolls")
 
-    def remove(self, keys: npt.NDArray[np.uint64]) -> None:
-        """Removes unrolls of a table with sampling; raises if the server is gone."""
+    def remove(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
+        """As `discard`; raises if the server is gone."""
         if len(keys) == 0 or self._config.table == "queue":
             return
         self._check_open()

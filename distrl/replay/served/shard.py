@@ -92,9 +92,9 @@ class ServedShard:
             self._key(keys[in_shard]), priorities[in_shard], float(largest)
         )
 
-    def remove(self, keys: npt.NDArray[np.uint64]) -> None:
+    def remove(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
         """See `Shard`."""
-        self._client.table.discard(self._key(keys[self._in_shard(keys)]), 0)
+        self._client.table.discard(self._key(keys[self._in_shard(keys)]), oldest)
 
     def _in_shard(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         return keys >> np.uint64(_INDEX_BITS) == self._index
