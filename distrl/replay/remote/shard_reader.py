@@ -29,6 +29,10 @@ class Shard(Protocol):
     kind: str
 
     @property
+    def is_prioritized(self) -> bool:
+        """Whether it samples by priority, as far as it is known without asking its server."""
+
+    @property
     def columns(self) -> Columns:
         """The columns of an unroll."""
 

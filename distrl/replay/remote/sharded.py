@@ -84,7 +84,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
 
     @property
     def is_prioritized(self) -> bool:
-        return self._config.table == "prioritized"
+        return any(shard.is_prioritized for shard in self._shards)
 
     def sample(self, timeout: float | None) -> Sample:
         self._check_open()

@@ -172,7 +172,7 @@ class Calls:
         store = table.store
         with table.lock:
             size, mass = store.size, store.ring.mass if isinstance(store, RingSlots) else 0.0
-        facts = (batch.keys, batch.probability, batch.inserts, size, mass)
+        facts = (batch.keys, batch.probability, batch.inserts, size, mass, handle.is_prioritized)
         return Answer(("ok", facts), (handle.columns.pack(batch.block),))
 
     def update_priorities(

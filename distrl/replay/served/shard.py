@@ -28,7 +28,11 @@ class _ItemSampler(Sampler):
 
 
 class ServedShard:
-    """A `Shard` of a table whose servers each have the streams of some actors."""
+    """A `Shard` of a table whose servers each have the streams of some actors.
+
+    Attributes:
+      is_prioritized: whether the last batch was sampled by priority; False before the first.
+    """
 
     kind = "files"
 
@@ -42,6 +46,7 @@ class ServedShard:
         stop: set when the program stops.
         """
         self._client, self._index, self._per_item, self._stop = client, index, per_item, stop
+        self.is_prioritized = False
 
     @property
     def columns(self) -> Columns:
@@ -56,6 +61,7 @@ class ServedShard:
         """See `Shard`; a batch is fetched with its first item."""
         if not sampler.items:
             taken = self._client.table.take(sampler, None)
+            self.is_prioritized = taken.is_prioritized
             rest, per_item = taken.block, self._per_item
             for start in range(0, len(taken.sample.key), per_item):
                 block, rest = rest.split(per_item, self.columns.has_time)

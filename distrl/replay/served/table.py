@@ -31,12 +31,14 @@ class Taken(NamedTuple):
       block: its unrolls.
       size: unrolls in the table.
       mass: sum of their weights; see `Ring.mass`.
+      is_prioritized: whether it samples by priority.
     """
 
     sample: Sample
     block: Block
     size: int
     mass: float
+    is_prioritized: bool
 
 
 class Sampler:
@@ -159,12 +161,13 @@ class ServedTable:
                 table[0] = rest[1]
                 return
             with _reading(self._samples, "sample"):
-                keys, probability, inserts, size, mass = rest[0]
+                keys, probability, inserts, size, mass, by_priority = rest[0]
                 _check(keys, np.uint64, self._batch_size)
                 _check(probability, np.float32, self._batch_size)
                 block = self.columns.unpack(data, self._batch_size)
                 sample = Sample(self.columns.trajectory(block, probability), keys, _count(inserts))
-                taken.append(Taken(sample, block, _count(size), float(mass)))
+                facts = _count(size), float(mass), bool(by_priority)
+                taken.append(Taken(sample, block, *facts))
 
         take(0.0)
         wait_until(

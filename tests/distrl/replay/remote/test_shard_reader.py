@@ -19,6 +19,8 @@ def item(key=0):
 class Fake:
     """A shard whose items are their keys."""
 
+    is_prioritized = False
+
     def __init__(self, keys):
         self.keys = iter(keys)
         self.lost = []
@@ -106,6 +108,8 @@ def _raise(error):
 
 def test_a_priority_goes_to_its_own_shard():
     class Shard:
+        is_prioritized = True
+
         def __init__(self):
             self.sent, self.largest = [], []
 
