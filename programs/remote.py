@@ -238,6 +238,11 @@ class Reporter:
         except PeerError as error:
             print_line(f"distrl: the last reports are lost: {error}")
 
+    def abandon(self) -> None:
+        """Ends the call that is under way, for which Courier's client would wait when it goes."""
+        if self._sending is not None:
+            self._sending.cancel()
+
     def _send(self) -> None:
         self._sent, self._unsent = self._unsent, []
         self._number += 1

@@ -62,5 +62,8 @@ class GradientWorkerNode:
 
     def run(self) -> None:
         """Computes until the program stops."""
-        self._service.run(self._until(stop_and_tick(self._stop)), current_heartbeat().wait)
+        try:
+            self._service.run(self._until(stop_and_tick(self._stop)), current_heartbeat().wait)
+        finally:
+            self._times.close()
         print_line(f"computed {self._service.computed} shares")

@@ -61,5 +61,12 @@ class TimeReports:
 
     def send_until(self, stop: threading.Event) -> None:
         """Sends reports until the program stops."""
-        while not stop.wait(REPORT_S):
-            self.send_if_due()
+        try:
+            while not stop.wait(REPORT_S):
+                self.send_if_due()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Gives up a report that is under way: the monitor may have ended before the node."""
+        self._reporter.abandon()

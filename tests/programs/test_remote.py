@@ -14,6 +14,7 @@ from distrl.metrics import monitor
 from distrl.programs import remote
 from distrl.programs.nodes import monitor as monitor_module
 from distrl.programs.nodes.monitor import MonitorNode
+from distrl.programs.nodes.time_reports import TimeReports
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Peer, Reporter
 from distrl.programs.substrate import node_context
@@ -63,6 +64,19 @@ def test_a_report_may_be_waited_for_without_end():
         until(lambda: flushing.done() or future._condition._waiters, "the flush to wait")
         future.set_result(None)
         flushing.result(10.0)
+
+
+def test_a_node_that_outlives_the_monitor_gives_up_its_report():
+    """Courier's client waits for a call that is under way when it goes, perhaps for ever."""
+    monitor = Monitor()
+    passes = iter([False, True])
+    stop = SimpleNamespace(wait=lambda seconds: next(passes))
+    times = TimeReports(
+        NodeHandle("monitor/0", monitor), "task", "replay/0", lambda: {"time": {"serving": 1.0}}
+    )
+    times.send_until(stop)
+    ((*_, future),) = monitor.calls
+    assert future.cancelled()
 
 
 class DeadlineExceededError(Exception):
