@@ -238,9 +238,14 @@ class Reporter:
         except PeerError as error:
             print_line(f"distrl: the last reports are lost: {error}")
 
-    def abandon(self) -> None:
-        """Ends the call that is under way, for which Courier's client would wait when it goes."""
+    def abandon(self, timeout: float = 0.5) -> None:
+        """Ends the call that is under way, for which Courier's client would wait when it goes.
+
+        Args: timeout: seconds to wait for the answer: Courier aborts the process if one comes in
+          the moment in which its call is cancelled, so that only a silent monitor's call may be.
+        """
         if self._sending is not None:
+            concurrent.futures.wait([self._sending], timeout)
             self._sending.cancel()
 
     def _send(self) -> None:
