@@ -65,6 +65,8 @@ ON_A_GPU = (
     "--config.inference.share_gpus=True", "--config.actors.num_actors=18",
     "--config.actors.num_envs=12", "--config.actors.pin=False",
 )  # fmt: skip
+# The paper's rate, in the place of the preset's.
+SLOW_CRITICS = ("--config.agent.components.critics.learning_rate=3e-4",)
 TASKS = (
     *(Task("CartPole-v1", agent, 500_000) for agent in ("ppo", "a2c", "impala", "dqn")),
     *(Task("Acrobot-v1", agent, 500_000) for agent in ("ppo", "a2c", "impala", "dqn")),
@@ -90,6 +92,10 @@ TASKS = (
     Task("MiniGrid-MemoryS7-v0", "r2d2", 1_000_000, 3),
     *(Task(env, agent, 300_000, 3) for env in ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4")
       for agent in ("td3", "sac")),
+    *(Task("Pendulum-v1", "sac", 20_000, seeds, SLOW_CRITICS, "critics 3e-4", topology)
+      for topology, seeds in (("single_process", 5), ("heavy_env", 3), ("light_env", 3))),
+    *(Task(env, "sac", 300_000, 1, SLOW_CRITICS, "critics 3e-4")
+      for env in ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4")),
     *(Task(env, "dqn", steps, 5, settings, variant)
       for env, steps, values in (("Acrobot-v1", 100_000, (-50, 0)),
                                  ("LunarLander-v2", 500_000, (-200, 250)))
@@ -106,6 +112,8 @@ TASKS = (
     *(Task("Pong-v5", agent, steps, 3, goal=18) for agent, steps in (
         ("ppo", 2_500_000), ("impala", 10_000_000))),
     Task("Pong-v5", "impala", 10_000_000, 3, ON_A_GPU, "gpu", "light_env", goal=18),
+    Task("Pong-v5", "impala", 10_000_000, 1, ("--config.agent.network.torso=shallow_cnn",),
+         "shallow CNN", goal=18),
     Task("Breakout-v5", "ppo", 2_500_000, 1),
     Task("Pong-v5", "dqn", 2_000_000, 1),
     *(Task(env, agent, steps, 3, topology=topology)
