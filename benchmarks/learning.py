@@ -190,11 +190,11 @@ class Runner:
         return path.exists() and json.loads(path.read_text())["exit_code"] in (0, 1)
 
     def _call(self, command: list[str], cores: set[int], output: Any) -> int:
-        path = os.environ.get("PYTHONPATH", "")
+        path = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
         child = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *path.split(os.pathsep)])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
             stdout=output,
             stderr=subprocess.STDOUT if "train" in command else None,
             start_new_session=True,  # Ctrl-C reaches them through `stop` only

@@ -101,6 +101,11 @@ FLOWS: dict[tuple[str, str], tuple[str, str]] = {
 _OTHERS_PHASE = 4  # of groups that a user's own program adds
 
 
+def num_services(experiment: "Experiment") -> int:
+    """Returns the inferencers of a program that has any: each acting task has its own."""
+    return experiment.inference.num_inferencers * len(experiment.acting_tasks)
+
+
 def num_gpus_by_node(experiment: "Experiment", light: bool) -> dict[str, int]:
     """Returns, by name, the nodes that see GPUs, and how many. Args: see `num_gpus_together`."""
     counts = {
@@ -108,8 +113,8 @@ def num_gpus_by_node(experiment: "Experiment", light: bool) -> dict[str, int]:
         for index, names in enumerate(experiment.learner_nodes)
     }
     if light and experiment.inference.num_gpus:
-        services = experiment.inference.num_inferencers * len(experiment.acting_tasks)
-        counts.update({f"{INFERENCER.name}/{index}": 1 for index in range(services)})
+        services = range(num_services(experiment))
+        counts.update({f"{INFERENCER.name}/{index}": 1 for index in services})
     return {name: count for name, count in counts.items() if count}
 
 

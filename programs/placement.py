@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.programs.groups import LEARNER, num_gpus_together
+from distrl.programs.groups import LEARNER, num_gpus_together, num_services
 
 HOST_SETTINGS = {
     "address": (str, "address for the other hosts, its name unless given"),
@@ -183,8 +183,7 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     if experiment.population is not None:
         nodes["population/0"] = first.name
     if light:
-        count = experiment.inference.num_inferencers * len(experiment.acting_tasks)
-        for index in range(count):
+        for index in range(num_services(experiment)):
             nodes[f"inferencer/{index}"] = first.name
     wanted = num_gpus_together(experiment, light)
     if wanted > first.gpus:

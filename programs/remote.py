@@ -241,8 +241,9 @@ class Reporter:
     def abandon(self, timeout: float = 0.5) -> None:
         """Ends the call that is under way, for which Courier's client would wait when it goes.
 
-        Args: timeout: seconds to wait for the answer: Courier aborts the process if one comes in
-          the moment in which its call is cancelled, so that only a silent monitor's call may be.
+        Args:
+          timeout: seconds to wait for the answer: Courier aborts the process if one comes in the
+            moment in which its call is cancelled, so that only a silent monitor's call may be.
         """
         if self._sending is not None:
             concurrent.futures.wait([self._sending], timeout)

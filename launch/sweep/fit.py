@@ -1,11 +1,10 @@
 """How many trials fit on this machine at a time: its cores, its GPUs, its memory."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.programs.resources import visible_gpus
+from distrl.programs.resources import process_environment, visible_gpus
 from distrl.runtime.host_resources import free_memory, usable_cores
 
 AUTO = "auto"
@@ -59,9 +58,8 @@ class TrialSlots:
         gpus = self._gpus[slot]
         if gpus:
             return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
-        if self.count == 1 or "JAX_PLATFORMS" in os.environ:
-            return {}
-        return {"JAX_PLATFORMS": "cpu"}  # or `auto` gives the same GPU to all
+        # Or `auto` gives the same GPU to all.
+        return {} if self.count == 1 else process_environment(None)
 
     def has_room(self, used: Sequence[int]) -> bool:
         """Returns whether the memory takes another trial.
