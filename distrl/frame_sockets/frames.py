@@ -150,7 +150,11 @@ class FrameSocket:
             keep_alive(sock, idle=10, interval=5)
 
     def send(
-        self, message: Any, data: Sequence[Bytes] = (), poll: Callable[[], None] = _no
+        self,
+        message: Any,
+        data: Sequence[Bytes] = (),
+        poll: Callable[[], None] = _no,
+        early: bool = True,
     ) -> None:
         """Sends a frame.
 
@@ -158,6 +162,8 @@ class FrameSocket:
           message: the message.
           data: pieces of what follows it.
           poll: as of `receive`.
+          early: send the first chunk by a call of its own, so that the other end begins while the
+            next is compressed: the frame is there sooner, and costs more.
 
         Raises:
           OSError: the other end is gone, or takes nothing.
@@ -172,8 +178,8 @@ class FrameSocket:
         if not in_chunks:
             self._send(parts + [piece.data for piece in data], poll)
             return
-        # The bytes of the chunks in `parts`: only one is sent first, for the other end to begin.
-        waiting = compression.AT_ONCE_BYTES - compression.FIRST_BYTES
+        # The bytes of the chunks in `parts`.
+        waiting = compression.AT_ONCE_BYTES - compression.FIRST_BYTES if early else 0
         for chunk in compression.chunks(data):
             if waiting + chunk.nbytes > compression.AT_ONCE_BYTES:
                 self._send(parts, poll)

@@ -81,14 +81,16 @@ class Connection:
             self._begin(name, args, data, silent)
             return self._finish(silent)
 
-    def begin(self, name: str, *args: Any, data: Sequence[frames.Bytes] = ()) -> None:
+    def begin(
+        self, name: str, *args: Any, data: Sequence[frames.Bytes] = (), early: bool = True
+    ) -> None:
         """As `call`, but does not wait for the answer: `finish` does, before `call` is used again.
 
         At most `calls.KEPT` may be begun. What is wrong with the connection shows when they are
-        finished. `data` must not change until then.
+        finished. `data` must not change until then. Args: early: as of `FrameSocket.send`.
         """
         with self._lock:
-            self._begin(name, args, data, self._deadline())
+            self._begin(name, args, data, self._deadline(), early)
 
     def finish(self) -> tuple[tuple[Any, ...], frames.Bytes]:
         """Returns the answer to the first call that is begun. Raises as `call`: it is finished."""
@@ -101,12 +103,17 @@ class Connection:
         return self._began + (self._timeout if timeout is None else timeout)
 
     def _begin(
-        self, name: str, args: tuple[Any, ...], data: Sequence[frames.Bytes], silent: float
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        data: Sequence[frames.Bytes],
+        silent: float,
+        early: bool = True,
     ) -> None:
         assert len(self._calls) < KEPT, "too many calls are not finished"
         message = (next(self._numbers), name, args)
         if self._sock is not None or not self._calls:
-            _, self._error = self._tried(lambda: self._send(message, data, silent))
+            _, self._error = self._tried(lambda: self._send(message, data, silent, early))
         self._calls.append((message, data))
 
     def _finish(self, silent: float) -> tuple[tuple[Any, ...], frames.Bytes]:
@@ -174,8 +181,10 @@ class Connection:
             self._hang_up()
             return None, error
 
-    def _send(self, message: Any, data: Sequence[frames.Bytes], silent: float) -> None:
-        self._connected().send(message, data, lambda: self._poll(silent))
+    def _send(
+        self, message: Any, data: Sequence[frames.Bytes], silent: float, early: bool = True
+    ) -> None:
+        self._connected().send(message, data, lambda: self._poll(silent), early)
 
     def _receive(self, silent: float) -> tuple[Any, frames.Bytes]:
         return self._connected().receive(self._limit, lambda: self._poll(silent))

@@ -124,7 +124,9 @@ class ServedTable:
         for block in itertools.islice(self._inserting, self._begun, None):
             again, self._without_room = self._without_room, False
             data = self.columns.pieces(block)
-            self._inserts.begin("insert", block.size, block.priorities, seconds, again, data=data)
+            args = block.size, block.priorities, seconds, again
+            # Whoever goes on meanwhile, and so lets the server wait for room, need not hurry.
+            self._inserts.begin("insert", *args, data=data, early=not seconds)
             self._begun += 1
 
     def _are_done(self, left: int) -> bool:
