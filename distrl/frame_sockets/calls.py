@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distrl.errors import DeadlineExceeded, PeerError, Stopped
-from distrl.frame_sockets import frames
+from distrl.frame_sockets import frames, greetings
 from distrl.frame_sockets.listener import FrameListener
 from distrl.runtime.messages import MessageError
 
@@ -101,7 +101,7 @@ class FrameCallClient:
         """
         self._what, self._limit, self._address = f"{what} at {address}", limit, address
         self._timeout, self._stop = timeout, stop
-        self._greeting = frames.greeting(key, os.urandom(frames.ID_BYTES), "")
+        self._greeting = greetings.greeting(key, os.urandom(greetings.ID_BYTES), "")
         self._sock: frames.FrameSocket | None = None
         self._failure = ""  # why the last attempt to connect failed, for messages
         self._lock = threading.Lock()

@@ -5,7 +5,6 @@ frame's sizes are checked before anything is allocated for it.
 """
 
 import contextlib
-import hashlib
 import math
 import os
 import socket
@@ -32,9 +31,6 @@ _MOST_PIECES = 1024  # sent by one call: the kernel's IOV_MAX
 
 Bytes = npt.NDArray[np.uint8]
 _UNIX = "unix:"
-ID_BYTES, NAME_BYTES = 16, 48  # of a client
-_GREETING = struct.Struct(f"32s{ID_BYTES}s{NAME_BYTES}s")
-GREETING_BYTES = _GREETING.size
 
 
 def _no() -> None:
@@ -66,34 +62,12 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
-def proof(key: str) -> bytes:
-    """Returns 32 bytes that show that the client has the key."""
-    return hashlib.sha256(f"distrl frames {key}".encode()).digest()
-
-
-def greeting(key: str, identity: bytes, name: str) -> bytes:
-    """Returns what a connection begins with, `[GREETING_BYTES]`.
-
-    Args:
-      key: see `proof`.
-      identity: of the client, `[ID_BYTES]`; the same on all its connections.
-      name: the client's, for messages; cut to `NAME_BYTES`.
-    """
-    return _GREETING.pack(proof(key), identity, name.encode(errors="replace"))
-
-
-def greeted(data: bytes) -> tuple[bytes, bytes, str]:
-    """Returns the proof, identity and name of a greeting."""
-    given, identity, name = _GREETING.unpack(data)
-    return given, identity, name.rstrip(b"\0").decode(errors="replace")
-
-
 def connect(address: str, greeting: bytes, timeout: float) -> "FrameSocket":
     """Returns a new connection to a server.
 
     Args:
       address: the server's, "unix:/path" or "host:port".
-      greeting: see there.
+      greeting: what it begins with; see `greetings`.
       timeout: seconds that this may take.
 
     Raises:

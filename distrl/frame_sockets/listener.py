@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from distrl.errors import Stopped
-from distrl.frame_sockets import frames
+from distrl.frame_sockets import frames, greetings
 from distrl.runtime.messages import MessageError
 
 _GREETING_S = 2.0  # for the proof of the key
@@ -37,7 +37,7 @@ class FrameListener:
         Raises:
           OSError: the address is taken.
         """
-        self._proof, self._what = frames.proof(key), what
+        self._proof, self._what = greetings.proof(key), what
         self._listener = frames.listen(address)
         self.stop = threading.Event()
         self._strangers = threading.BoundedSemaphore(_STRANGERS)
@@ -97,12 +97,12 @@ class FrameListener:
 
     def _greeted(self, connection: frames.FrameSocket) -> tuple[bytes, str] | None:
         """Returns identity and name of a new connection's client; None: it has not the key."""
-        greeting = bytearray(frames.GREETING_BYTES)
+        greeting = bytearray(greetings.GREETING_BYTES)
         try:
             connection.receive_into(memoryview(greeting), None, total=_GREETING_S)
         except OSError:
             return None
-        proof, identity, name = frames.greeted(bytes(greeting))
+        proof, identity, name = greetings.greeted(bytes(greeting))
         return (identity, name) if hmac.compare_digest(proof, self._proof) else None
 
     def check_open(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from distrl import errors
 from distrl.errors import DeadlineExceeded, PeerError, ServerSilent, Stopped
-from distrl.frame_sockets import frames
+from distrl.frame_sockets import frames, greetings
 from distrl.replay.served.calls import KEPT
 from distrl.replay.table.waiting import wait_until
 from distrl.runtime.messages import MessageError
@@ -48,7 +48,7 @@ class Connection:
         # there is a socket; else they have to be sent again.
         self._calls: collections.deque[tuple[Any, Sequence[frames.Bytes]]] = collections.deque()
         self._error: OSError | None = None  # why there is no socket
-        self._greeting = frames.greeting(key, os.urandom(frames.ID_BYTES), name)
+        self._greeting = greetings.greeting(key, os.urandom(greetings.ID_BYTES), name)
         self._numbers = itertools.count()
         self._sock: frames.FrameSocket | None = None
         self._lock = threading.Lock()

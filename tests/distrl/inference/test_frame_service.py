@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distrl.errors import DeadlineExceeded, PeerError, Stopped
-from distrl.frame_sockets import frames
+from distrl.frame_sockets import frames, greetings
 from distrl.inference.messages import InferenceMessages
 from distrl.inference.server import InferenceServer, RemoteInferencer
 from distrl.runtime.messages import MessageError
@@ -87,7 +87,7 @@ def test_strangers_and_changed_frames_reach_nothing(served):
         data = np.frombuffer(good, np.uint8).copy()
         data[rng.integers(16, size=3)] = rng.integers(256, size=3)  # its header
         message = [("inference",), ("inference", 1), ("ask", "x"), ("ask",), (), 7][rng.integers(6)]
-        greeting = frames.greeting(KEY, os.urandom(frames.ID_BYTES), "")
+        greeting = greetings.greeting(KEY, os.urandom(greetings.ID_BYTES), "")
         connection = frames.connect(address, greeting, 5.0)
         connection.send(message, [data[: rng.integers(1, len(data) + 1)]])
         try:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from distrl.errors import DeadlineExceeded, PeerError
-from distrl.frame_sockets import frames
+from distrl.frame_sockets import frames, greetings
 from distrl.runtime.messages import MessageError
 from distrl.variables.frames import FrameVariableClient, FrameVariableServer
 from distrl.variables.relay import VariableRelay
@@ -162,7 +162,7 @@ def test_strangers_and_frames_that_are_no_calls_reach_nothing():
             (("get", -1, "task"), 1),  # with bytes
         ]
         for message, nbytes in no_calls:
-            greeting = frames.greeting(KEY, os.urandom(frames.ID_BYTES), "")
+            greeting = greetings.greeting(KEY, os.urandom(greetings.ID_BYTES), "")
             connection = frames.connect(address, greeting, 5.0)
             connection.send(message, [np.zeros(nbytes, np.uint8)])
             with pytest.raises((OSError, MessageError)):

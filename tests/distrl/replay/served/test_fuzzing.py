@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from distrl.errors import Blocked, DeadlineExceeded, PeerError, Stopped
-from distrl.frame_sockets import frames
+from distrl.frame_sockets import frames, greetings
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.served import calls
 from distrl.replay.served.client import ServedReplayBuffer
@@ -100,7 +100,7 @@ class Proxy:
     def _pass_on(self, client):
         with contextlib.suppress(OSError), client, socket.socket(socket.AF_UNIX) as server:
             server.connect(frames.socket_address(self._server)[1])
-            server.sendall(received(client, frames.GREETING_BYTES))
+            server.sendall(received(client, greetings.GREETING_BYTES))
             while True:
                 self.requests.append(frame(client))
                 server.sendall(self.requests[-1])
@@ -225,7 +225,7 @@ def test_changed_calls_have_no_effect(replay, proxy, make_streams, tmp_path):
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.settimeout(10.0)
                 sock.connect(frames.socket_address(replay.address)[1])
-                sock.sendall(frames.greeting(KEY, os.urandom(16), name))
+                sock.sendall(greetings.greeting(KEY, os.urandom(16), name))
                 try:
                     sock.sendall(sent)
                     sock.shutdown(socket.SHUT_WR)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from distrl.errors import DeadlineExceeded, PeerError, ServerSilent, Stopped
-from distrl.frame_sockets import frames
+from distrl.frame_sockets import frames, greetings
 from distrl.replay.buffer import ReplayConfig
 from distrl.runtime.messages import MessageError, encode
 from tests.support.replay import KEY
@@ -37,7 +37,7 @@ def sizes(head, data):
 
 
 def greeting(name=""):
-    return frames.greeting(KEY, os.urandom(16), name)
+    return greetings.greeting(KEY, os.urandom(16), name)
 
 
 def is_cut(sock):
@@ -246,12 +246,12 @@ def test_strangers_reach_nothing(make_replay, streams):
     streams.add_to(client, np.arange(4, dtype=np.int32), T + 1)
     call = encode((0, "reconfigure", ({"max_size": 1},)))
     frame = sizes(len(call), 0) + call
-    wrong = frames.greeting("another key", os.urandom(16), "")
+    wrong = greetings.greeting("another key", os.urandom(16), "")
     for data in (wrong + frame, frame * 4, os.urandom(4096), b"GET / HTTP/1.1\r\n\r\n" * 9):
         with stranger(replay, data) as sock:
             assert is_cut(sock)
     before = threading.active_count()
-    slow = [stranger(replay, frames.proof(KEY)[:20]) for _ in range(100)]
+    slow = [stranger(replay, greetings.proof(KEY)[:20]) for _ in range(100)]
     for sock in slow:  # 64 at most at a time, each for 2 s
         with sock:
             assert is_cut(sock)
