@@ -1,10 +1,12 @@
 """Python files that the command line names."""
 
 import importlib.util
+import inspect
 import os
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from distrl.errors import ConfigError
 
@@ -51,3 +53,28 @@ def _is_free(name: str, path: str) -> bool:
             return True
         origin = spec.origin
     return origin is not None and os.path.exists(origin) and os.path.samefile(origin, path)
+
+
+def made(value: Any, what: str) -> Any:
+    """Returns what a file defines, or what it returns if it is a function.
+
+    Args:
+      value: the object of that name.
+      what: names it in messages: "launch: make_program of program.py".
+
+    Raises:
+      ConfigError: a function that needs arguments.
+    """
+    if not callable(value):
+        return value
+    needed = [
+        parameter.name
+        for parameter in inspect.signature(value).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise ConfigError(
+            f"{what} needs {', '.join(needed)}; name a function without required arguments"
+        )
+    return value()

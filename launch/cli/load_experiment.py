@@ -15,7 +15,7 @@ from distrl.agents.defaults import defaults_of
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, SupervisionConfig
 from distrl.launch.cli import config_flags
-from distrl.launch.cli.import_file import append_to_path, import_file
+from distrl.launch.cli.import_file import append_to_path, import_file, made
 from distrl.launch.cli.train_flags import BUDGETS
 from distrl.saved.saved_agent import is_users
 
@@ -115,15 +115,22 @@ def experiment_of_file(file: str) -> Experiment:
     path, _, name = file.partition(":")
     name = name or "experiment"
     module = _import_file(path)
-    experiment = getattr(module, name, None)
-    if callable(experiment):
-        experiment = experiment()
+    if not hasattr(module, name):
+        raise ConfigError(f"--experiment: {path} defines no {name!r}{_instead(path, module)}")
+    experiment = made(getattr(module, name), f"--experiment: {path}:{name}")
     if not isinstance(experiment, Experiment):
         raise ConfigError(
-            f"--experiment: {path} must define {name}, an Experiment or a function that returns "
-            f"one; got {type(experiment).__name__}"
+            f"--experiment: {path}:{name} must be an Experiment, or a function that returns one; "
+            f"got {type(experiment).__name__}{_instead(path, module)}"
         )
     return experiment
+
+
+def _instead(path: str, module: ModuleType) -> str:
+    """Returns which experiments a file has, for the message that it lacks the one asked for."""
+    names = [name for name, value in vars(module).items() if isinstance(value, Experiment)]
+    choices = ", ".join(f"{path}:{name}" for name in names if not name.startswith("_"))
+    return f"; it has {choices}" if choices else ""
 
 
 def _import_file(path: str) -> ModuleType:

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import inspect
 import math
 import os
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 from absl import flags, logging
 
 from distrl.errors import ConfigError
-from distrl.launch.cli.import_file import append_to_path, import_file
+from distrl.launch.cli.import_file import append_to_path, import_file, made
 from distrl.launch.launch_types import LAUNCH_TYPES, LOCAL_MP, TERMINALS
 from distrl.launch.run_dir.folder import open_program_folder
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
@@ -194,21 +193,7 @@ def _made(module: ModuleType, name: str, target: str) -> Any:
     """Returns what `name` is in the module, or what the function of that name returns."""
     if not hasattr(module, name):
         raise ConfigError(f"launch: {target} defines no {name!r}")
-    value = getattr(module, name)
-    if not callable(value):
-        return value
-    needed = [
-        parameter.name
-        for parameter in inspect.signature(value).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if needed:
-        raise ConfigError(
-            f"launch: {name} of {target} needs {', '.join(needed)}; name a function without "
-            "arguments, which may read the program's flags"
-        )
-    return value()
+    return made(getattr(module, name), f"launch: {name} of {target}")
 
 
 def _local_resources(module: ModuleType, name: str | None, target: str) -> Mapping[str, Any]:

@@ -37,6 +37,49 @@ def test_an_experiment_that_cannot_be_is_refused_in_one_line(status_of, tmp_path
     assert not list(tmp_path.iterdir())  # no run folder
 
 
+_SEVERAL = """
+from distrl import presets
+
+_hidden = first = presets.experiment("CartPole-v1", "ppo")
+second = presets.experiment("CartPole-v1", "dqn")
+number = 3
+none = lambda: None
+
+
+def of_task(task, *rest, **options):
+    return first
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "FILE defines no 'experiment'; it has FILE:first, FILE:second"),
+        (":third", "FILE defines no 'third'; it has FILE:first, FILE:second"),
+        (
+            ":number",
+            "FILE:number must be an Experiment, or a function that returns one; got int; it has "
+            "FILE:first, FILE:second",
+        ),
+        (
+            ":none",
+            "FILE:none must be an Experiment, or a function that returns one; got NoneType; it has "
+            "FILE:first, FILE:second",
+        ),
+        (
+            ":of_task",
+            "FILE:of_task needs task; name a function without required arguments",
+        ),
+    ],
+)
+def test_the_experiments_of_a_file_are_named(status_of, tmp_path, capsys, name, said):
+    file = tmp_path / "several.py"
+    file.write_text(_SEVERAL)
+    assert status_of("train", "--topology=single_process", f"--experiment={file}{name}") == 2
+    line = capsys.readouterr().err
+    assert line == f"distrl: --experiment: {said.replace('FILE', str(file))}\n"
+
+
 @pytest.mark.parametrize(
     ("flag", "num_shards", "said"),
     [
