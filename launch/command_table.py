@@ -90,8 +90,9 @@ COMMANDS = {
     "stop": Command(
         "commands.stop",
         "stop",
-        """usage: distrl stop RUN [--timeout=SECONDS]
-           Have a run save and end, as Ctrl-C does.""",
+        """usage: distrl stop RUN [--timeout=120]
+           Have a run save and end, as Ctrl-C does, and wait for it, for --timeout seconds at
+           most.""",
         completes=A_RUN,
         with_jax=True,
     ),
@@ -99,11 +100,12 @@ COMMANDS = {
         "commands.evaluate",
         "evaluate_run",
         """usage: distrl eval RUN [--which=latest|best] [--episodes=N] [--max_steps=N]
-                   [--seed=N] [--sample] [--task=NAME] [--trust]
+                   [--seed=0] [--sample] [--task=NAME] [--trust]
                    [--env=NAME | --experiment=FILE.py[:NAME]] [--code=current|snapshot]
-           Play episodes with a run's policy, and print their mean return. --sample: as actors
-           do, not greedily; --task: one of several policies; --trust: run code that its files
-           have or name; --code=snapshot: with the code that the run was made with.""",
+           Play episodes with a run's policy, 10 unless given, and print the mean and standard
+           deviation of their returns. --sample: as actors do, not greedily; --task: one of
+           several policies; --trust: run code that its files have or name; --code=snapshot: with
+           the code that the run was made with.""",
         completes=A_RUN,
         with_jax=True,
     ),
@@ -154,12 +156,13 @@ COMMANDS = {
         "sweep.sweep",
         "sweep",
         """usage: distrl sweep [flags of train] [--grid NAME=VALUE,VALUE,...] ...
-                    [--random NAME=KIND:LOW:HIGH] ... [--trials=N] [--seeds=N] [--jobs=N|auto]
-                    [--dir=DIR] [--by=COLUMN]
+                    [--random NAME=KIND:LOW:HIGH] ... [--trials=N] [--sweep_seed=N]
+                    [--seeds=N] [--jobs=N|auto] [--dir=DIR] [--by=COLUMN]
            Train with each combination of settings and seeds; the same command resumes. NAME is a
            flag of train, such as config.agent.learning_rate or agent. KIND is uniform, log, int
            or logint; --random NAME=VALUE,VALUE,... chooses one. Each of --trials draws is tried
-           with all of the grid. --seeds: their number, or the seeds themselves with commas.
+           with all of the grid; --sweep_seed: the root of their random numbers, 0 unless given.
+           --seeds: their number, or the seeds themselves with commas.
            --jobs: trials at a time, 1 unless given; auto: as many as fit on this machine.
            --by ranks by a column of metrics.csv, mean_return unless given; -COLUMN: least first;
            POLICY/COLUMN: of one of several policies, instead of their mean.
@@ -220,8 +223,11 @@ COMMANDS = {
     "host-daemon": Command(
         "commands.host_daemon",
         "host_daemon",
-        """usage: distrl host-daemon --join=HOST:PORT --credentials=FILE
-           Run this host's nodes for the launcher at HOST:PORT.""",
+        """usage: distrl host-daemon --join=HOST:PORT --credentials=FILE [--name=HOST]
+                          [--wait=600] [--tunnel_port=PORT]
+           Run this host's nodes for the launcher at HOST:PORT. --name: its name in the launcher's
+           --hosts, the host name unless given; --wait: seconds to wait for the launcher;
+           --tunnel_port: where the other hosts reach it, any free port unless given.""",
     ),
 }
 

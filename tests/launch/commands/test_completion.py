@@ -8,7 +8,9 @@ from absl import flags
 
 from distrl.errors import ConfigError
 from distrl.launch.cli import config_flags
-from distrl.launch.commands import completion, completion_words
+from distrl.launch.command_table import COMMANDS
+from distrl.launch.commands import completion, completion_words, host_daemon
+from distrl.launch.sweep import sweep
 from distrl.presets import AGENTS, experiment
 
 KNOWN = {
@@ -142,3 +144,18 @@ def test_what_is_collected(monkeypatch, tmp_path):
     assert "config.agent.clip_ratio" in words["settings"]["ppo"]
     assert "CartPole-v1" in words["environments"] and "topology" in words["flags"]
     assert words["choices"]["snapshot"] == ["true", "false"]
+
+
+@pytest.mark.parametrize(
+    ("command", "values"),
+    [
+        ("sweep", sweep._define_flags),
+        ("host-daemon", lambda: host_daemon._parse(["", "--join=h:1", "--credentials=c.pem"])),
+    ],
+)
+def test_every_flag_of_a_command_is_in_its_help(command, values):
+    """From which the completion of its flags is made, too."""
+    names = {f"--{name}" for name in values()} - {"--help", "--helpfull", "--helpshort"}
+    names -= {"--helpxml", "--?", "--only_check_args", "--flagfile", "--undefok"}
+    assert names
+    assert [name for name in sorted(names) if name not in COMMANDS[command].help] == []
