@@ -42,7 +42,7 @@ def check_parts(experiment: Any) -> None:
     """Raises ConfigError for a part of another kind. Args: experiment: one that is being made."""
     plain_numbers(experiment)
     for name in ("environment", "evaluation_environment"):
-        _check_environment(name, getattr(experiment, name))
+        check_environment(name, getattr(experiment, name))
     agent = experiment.agent
     if isinstance(agent, type):
         raise ConfigError(f"agent: {agent.__name__} is a class; write {agent.__name__}()")
@@ -125,7 +125,8 @@ def check_counts(
         )
 
 
-def _check_environment(name: str, environment: Any) -> None:
+def check_environment(name: str, environment: Any) -> None:
+    """Raises ConfigError if something is no environment. Args: name: the experiment's field."""
     if environment is None and name == "evaluation_environment":
         return
     if not isinstance(environment, type) and callable(getattr(environment, "spec", None)):

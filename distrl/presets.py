@@ -1,4 +1,7 @@
-"""Experiments by name: an environment and an algorithm with settings that suit them."""
+"""Experiments by name: an environment and an algorithm with settings that suit them.
+
+An environment of your own may stand in the place of its name.
+"""
 
 import dataclasses
 import difflib
@@ -16,8 +19,10 @@ from distrl.agents.td3 import TD3Config
 from distrl.envs import suites
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.native import NativeEnvironment
+from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
+from distrl.experiment_parts import check_environment
 from distrl.transforms import FrameStack, by_name
 
 AGENTS: dict[str, type[AlgorithmConfig]] = {
@@ -33,20 +38,23 @@ AGENTS: dict[str, type[AlgorithmConfig]] = {
 }
 
 
-def experiment(env: str, agent: str | None = None, seed: int = 0) -> Experiment:
+def experiment(env: str | Environment, agent: str | None = None, seed: int = 0) -> Experiment:
     """Returns the experiment that `distrl train --env=... --agent=...` trains.
 
-    EnvPool's Atari has single frames, of which the transform `frame_stack` makes stacks, so that
-    each is stored once; and, but for R2D2 as in its paper, a discount of 0 where a life is lost
-    (Mnih et al. 2015). Scores and episodes stay the game's.
+    The algorithm's settings and the transforms suit the environment's observations and actions.
+    EnvPool's Atari, given by name, has single frames, of which the transform `frame_stack` makes
+    stacks, so that each is stored once; and, but for R2D2 as in its paper, a discount of 0 where a
+    life is lost (Mnih et al. 2015). Scores and episodes stay the game's.
 
     Args:
-      env: environment name, as `distrl.envs.make` takes it.
+      env: environment name, as `distrl.envs.make` takes it, or an environment, which is left as
+        it is.
       agent: a key of AGENTS; None: "impala", or "ppo" for continuous actions.
       seed: root of the run's seeds.
 
     Raises:
-      ConfigError: there is no such environment or agent; the message has near matches.
+      ConfigError: there is no such environment or agent; the message has near matches. Or `env`
+        is neither a name nor an environment.
     """
     if agent is not None and agent not in AGENTS:
         near = difflib.get_close_matches(agent, AGENTS, n=1)
@@ -54,9 +62,11 @@ def experiment(env: str, agent: str | None = None, seed: int = 0) -> Experiment:
             f"agent: no {agent!r}"
             + (f"; did you mean {near[0]}?" if near else f"; there is {', '.join(sorted(AGENTS))}")
         )
-    environment = suites.make(env)
+    environment = suites.make(env) if isinstance(env, str) else env
+    check_environment("environment", environment)
     frames: tuple[FrameStack, ...] = ()
-    if isinstance(environment, NativeEnvironment) and environment.is_atari:
+    by_its_name = environment is not env
+    if by_its_name and isinstance(environment, NativeEnvironment) and environment.is_atari:
         life_loss = ("zero_discount_on_life_loss", agent != "r2d2")
         environment = dataclasses.replace(environment, options=(("stack_num", 1), life_loss))
         frames = (FrameStack(FRAMES),)

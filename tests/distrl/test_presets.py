@@ -1,11 +1,14 @@
 """What the presets choose by environment."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from distrl import presets
+from distrl import envs, presets
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.ppo import PPOConfig
+from distrl.errors import ConfigError
 from distrl.transforms import FrameStack
 from distrl.types import StepType
 
@@ -15,6 +18,28 @@ pytest.importorskip("envpool")
 def test_the_agent_follows_the_actions():
     assert isinstance(presets.experiment("CartPole-v1").agent, IMPALAConfig)
     assert isinstance(presets.experiment("Pendulum-v1").agent, PPOConfig)
+
+
+@pytest.mark.parametrize("agent", [None, "sac"])
+def test_an_environment_has_the_settings_that_its_name_has(agent):
+    by_name = presets.experiment("Pendulum-v1", agent, seed=3)
+    given = envs.make("Pendulum-v1", num_threads=1)
+    own = presets.experiment(given, agent, seed=3)
+    assert own.environment is given
+    assert bool(own.transforms) == (agent is None)  # PPO's; SAC has none
+    assert dataclasses.replace(own, environment=by_name.environment) == by_name
+
+
+def test_an_atari_environment_keeps_its_own_options():
+    given = envs.make("Breakout-v5", stack_num=2)
+    made = presets.experiment(given, "dqn")
+    assert made.environment is given
+    assert not any(isinstance(transform, FrameStack) for transform in made.transforms)
+
+
+def test_what_is_no_environment_is_refused():
+    with pytest.raises(ConfigError, match="goes into PythonEnvironment"):
+        presets.experiment(3, "ppo")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("agent", ["impala", "dqn", "r2d2"])
