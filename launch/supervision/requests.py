@@ -4,11 +4,12 @@ A request is a file in the run folder, `requests.json`, which the launcher looks
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from distrl.runtime.files import write_json
+from distrl.runtime.files import update_json
 
 _FILE_NAME = "requests.json"
 STACKS = "stacks"  # the request whose value is a list of node names
@@ -24,7 +25,13 @@ class Requests:
 
     def __init__(self, run_dir: Path, say: Callable[[str], None] = print) -> None:
         self._path = run_dir / _FILE_NAME
+        self._taken = run_dir / f".{_FILE_NAME}.taken"
         self._say = say
+
+    def drop(self) -> None:
+        """Drops those that the program before has not taken."""
+        for path in (self._path, self._taken):
+            path.unlink(missing_ok=True)
 
     def take(self) -> Iterator[tuple[str, Any]]:
         """Yields each new request once: a group and a number of nodes, or `STACKS` and names.
@@ -33,8 +40,10 @@ class Requests:
           OSError: the file cannot be read or removed; no request is lost.
         """
         try:
-            data = self._path.read_bytes()
-            self._path.unlink()
+            if not self._taken.exists():  # else it could not be read or removed the last time
+                os.replace(self._path, self._taken)  # what comes now has a file of its own
+            data = self._taken.read_bytes()
+            self._taken.unlink()
         except FileNotFoundError:
             return
         try:
@@ -58,8 +67,19 @@ def _is_valid(name: str, value: Any) -> bool:
 
 
 def send_requests(run_dir: Path, requests: dict[str, Any]) -> None:
-    """Makes requests to a run's program; see `Requests.take`."""
-    write_json(run_dir / _FILE_NAME, requests, durable=False)
+    """Makes requests to a run's program, beside those that it has not taken; see `Requests.take`.
+
+    Of a request of the same name the value is replaced; lists are joined.
+    """
+
+    def add(pending: dict[str, Any]) -> None:
+        for name, value in requests.items():
+            before = pending.get(name)
+            if isinstance(before, list) and isinstance(value, list):
+                value = [*before, *value]
+            pending[name] = value
+
+    update_json(run_dir / _FILE_NAME, add)
 
 
 def is_pending(run_dir: Path) -> bool:

@@ -100,6 +100,7 @@ class Session(contextlib.ExitStack):
         self.journal = self.enter_context(contextlib.closing(journal))
         self._status = StatusFile(self._run_dir / FILE_NAME)
         self._requests = Requests(self._run_dir, self.journal.say)
+        self._requests.drop()
         self.housekeeping = Housekeeping(self.journal)
         supervisor = Supervisor(
             self.signals,

@@ -1,8 +1,13 @@
 """Requests to a running program, and what else is found in their file."""
 
+from pathlib import Path
+
 import pytest
 
+from distrl.launch.supervision.launch_options import LaunchOptions
 from distrl.launch.supervision.requests import Requests, is_pending, send_requests
+from distrl.launch.supervision.session import Session
+from distrl.programs.substrate.builtin import CallNode, Program
 
 
 def take(run_dir):
@@ -36,3 +41,46 @@ def test_what_is_no_request_is_named_and_the_others_are_taken(tmp_path):
         "learner=-1, which is no request",
         "stacks=3, which is no request",
     ]
+
+
+def test_requests_that_come_before_the_launcher_looks_are_all_taken(tmp_path):
+    send_requests(tmp_path, {"actor": 3})
+    send_requests(tmp_path, {"stacks": ["learner/0"]})
+    send_requests(tmp_path, {"actor": 2, "stacks": ["actor/1"]})
+    assert take(tmp_path) == ([("actor", 2), ("stacks", ["learner/0", "actor/1"])], [])
+
+
+def test_a_request_that_comes_while_others_are_taken_is_not_lost(tmp_path, monkeypatch):
+    send_requests(tmp_path, {"actor": 3})
+    read, came = Path.read_bytes, []
+
+    def read_late(path):
+        data = read(path)
+        if not came:
+            came.append(path)
+            send_requests(tmp_path, {"actor": 5})
+        return data
+
+    monkeypatch.setattr(Path, "read_bytes", read_late)
+    assert take(tmp_path) == ([("actor", 3)], [])
+    assert take(tmp_path) == ([("actor", 5)], [])
+
+
+def test_what_cannot_be_removed_is_taken_later(tmp_path, monkeypatch):
+    send_requests(tmp_path, {"actor": 3})
+    with monkeypatch.context() as refused:
+        refused.setattr(Path, "unlink", lambda path: (_ for _ in ()).throw(PermissionError(path)))
+        with pytest.raises(PermissionError):
+            take(tmp_path)
+    assert take(tmp_path) == ([("actor", 3)], [])
+
+
+def test_what_was_asked_of_the_program_before_is_dropped(tmp_path):
+    send_requests(tmp_path, {"actor": 1})
+    program = Program("next")
+    with program.group("actor"):
+        program.add_node(CallNode(object))
+    with Session(program, LaunchOptions(tmp_path)):
+        assert take(tmp_path) == ([], [])
+        send_requests(tmp_path, {"actor": 2})
+        assert take(tmp_path) == ([("actor", 2)], [])
