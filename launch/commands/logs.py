@@ -1,8 +1,11 @@
 """`distrl logs RUN NODE`: the output of a run's node."""
 
+import contextlib
+import os
 import sys
 import time
 from pathlib import Path
+from typing import TextIO
 
 from distrl.errors import ConfigError
 from distrl.launch.runs.arguments import Parser
@@ -39,12 +42,30 @@ def logs(arguments: list[str]) -> int:
 
 
 def _print(path: Path, run_dir: Path, follow: bool) -> None:
-    with open(path, encoding="utf-8", errors="replace") as file:
+    with contextlib.ExitStack() as opened:
+        file = opened.enter_context(_open(path))
         while True:
             ended = not follow or not is_running(run_dir)
+            is_full = _is_full(file, path)  # before it is read: then nothing more comes
             for line in file:
                 sys.stdout.write(line)
             sys.stdout.flush()
-            if ended:
+            if is_full:
+                opened.close()
+                file = opened.enter_context(_open(path))
+            elif ended:
                 return
-            time.sleep(_POLL_S)
+            else:
+                time.sleep(_POLL_S)
+
+
+def _open(path: Path) -> TextIO:
+    return open(path, encoding="utf-8", errors="replace")
+
+
+def _is_full(file: TextIO, path: Path) -> bool:
+    """Returns whether the log goes on in a new file; see `LogFile`."""
+    try:
+        return not os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:  # in a moment; or the user has removed it
+        return False

@@ -14,6 +14,7 @@ from distrl.errors import ConfigError
 from distrl.launch.commands import compare, evaluate, list_runs, logs, plot, report, stop
 from distrl.launch.runs import evaluation, text_table
 from distrl.launch.runs.run import load_run
+from distrl.launch.supervision.log_file import LogFile
 
 pytest.importorskip("matplotlib")
 
@@ -93,6 +94,22 @@ def test_logs_of_a_node(tmp_path, capsys, locked):
     thread.join(10.0)
     assert not thread.is_alive()
     assert capsys.readouterr().out == "first\nsecond\n"
+
+
+def test_a_log_is_followed_where_it_goes_on_in_a_new_file(tmp_path, monkeypatch, capsys):
+    path, lines = tmp_path / "actor-0.log", [f"line {number:030}" for number in range(300)]
+    log, left = LogFile(path, 3 * 4096), list(lines)
+
+    def is_running(run_dir):
+        some, left[:20] = left[:20], []
+        log.write("".join(f"{line}\n" for line in some).encode())
+        return bool(left)
+
+    monkeypatch.setattr(logs, "is_running", is_running)
+    monkeypatch.setattr(logs, "_POLL_S", 0.0)
+    logs._print(path, tmp_path, follow=True)
+    assert capsys.readouterr().out.splitlines() == lines
+    assert len(path.read_text().splitlines()) < len(lines)  # the others are elsewhere
 
 
 def test_a_folder_that_may_not_be_searched_is_refused(tmp_path, monkeypatch):
