@@ -49,7 +49,11 @@ def _obey() -> None:
             _trace(folder, float(order["seconds"]))
     except Exception as problem:  # for the one who asked, not for the node
         error = f"{type(problem).__name__}: {problem}"
-    write_json(folder / _DONE, {"error": error}, durable=False)
+    try:
+        write_json(folder / _DONE, {"error": error}, durable=False)
+    except OSError as problem:  # a full disk, perhaps: who asked for the trace gives up
+        line = f"distrl: a trace cannot be written: {error or problem}"
+        print(line, file=sys.stderr, flush=True)
 
 
 def _trace(folder: Path, seconds: float) -> None:

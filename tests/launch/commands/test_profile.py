@@ -84,6 +84,18 @@ def test_an_order_is_the_users_own_file_and_is_taken_once(tmp_path):
     assert tracing._take_order(path) is None and not path.exists()
 
 
+def test_a_trace_that_cannot_be_written_fails_no_node(tmp_path, monkeypatch, capsys):
+    full = tmp_path / "full"
+    full.write_text("no folder: nothing can be written in it")
+    order = {"folder": str(full), "seconds": 0.0}
+    monkeypatch.setattr(tracing, "_take_order", lambda path: order)
+    monkeypatch.setattr(tracing, "uses_jax", lambda: False)
+    tracing._obey()
+    assert capsys.readouterr().err == (
+        "distrl: a trace cannot be written: ConfigError: it computes nothing with JAX\n"
+    )
+
+
 @pytest.mark.full
 def test_a_trace_has_what_jax_did_meanwhile(tmp_path):
     function = jax.jit(lambda x: jnp.tanh(x @ x).sum())
