@@ -26,7 +26,7 @@ from distrl.launch.hosts.forwarded_log import ForwardedLog
 from distrl.launch.hosts.host_nodes import HostNodes
 from distrl.launch.hosts.ray_actor import ADDRESS_VARIABLE
 from distrl.launch.network.private_folder import new_folder
-from distrl.launch.network.tunnel_process import SealedTunnel, end_tunnel
+from distrl.launch.network.tunnel_process import SealedTunnel, end_tunnel, has_ended
 from distrl.launch.supervision.housekeeping import Housekeeping
 from distrl.launch.supervision.signals import Signals, run_once
 
@@ -276,7 +276,7 @@ class HostDaemon:
             self._channel.send("message", **message)
 
     def _check_tunnel(self) -> None:
-        if self._tunnel and os.waitpid(self._tunnel.pid, os.WNOHANG) != (0, 0):
+        if self._tunnel and has_ended(self._tunnel.pid):
             self._tunnel = None
             self._leave(TUNNEL_ENDED)
 

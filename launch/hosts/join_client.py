@@ -14,7 +14,7 @@ import time
 
 from distrl.errors import ConfigError
 from distrl.launch.network.credentials import Credentials
-from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel_of_file
+from distrl.launch.network.tunnel_process import end_tunnel, has_ended, start_tunnel_of_file
 from distrl.runtime.sockets import parse_address
 
 HELLO_S = 20.0  # for a daemon that has connected to introduce itself
@@ -61,6 +61,8 @@ def dial(
             if connection.recv(1, socket.MSG_PEEK):  # the launcher sends first
                 return connection.detach(), tunnel, token
         connection.close()
+        if has_ended(tunnel):
+            raise ConfigError(f"--join={address}: its tunnel has ended, as its own lines say")
         if time.monotonic() > deadline:
             end_tunnel(tunnel)
             raise ConfigError(f"--join={address}: no launcher answered within {timeout:g} s")

@@ -67,7 +67,7 @@ def read_credentials(path: str) -> Credentials:
     """Reads credentials from a PEM file that nobody else can read or write.
 
     Raises:
-      ConfigError: the file cannot be read, has no certificate or no private key, or other users
+      ConfigError: the file cannot be read, has no certificate with its private key, or other users
         have access to it.
     """
     try:
@@ -81,7 +81,16 @@ def read_credentials(path: str) -> Credentials:
     key = b"".join(part for part in parts if b"PRIVATE KEY" in part.splitlines()[0])
     if not certificate or not key:
         raise ConfigError(f"--credentials={path}: expected a certificate and a private key (PEM)")
-    return Credentials(certificate, key)
+    credentials = Credentials(certificate, key)
+    try:
+        client_context(credentials)
+    except (ssl.SSLError, UnicodeDecodeError) as error:
+        reason = str(error).partition(" (_ssl")[0]
+        raise ConfigError(
+            f"--credentials={path}: not a certificate and its private key, unencrypted (PEM): "
+            f"{reason}"
+        ) from error
+    return credentials
 
 
 def _check_private(path: str, about: os.stat_result) -> None:
@@ -139,7 +148,8 @@ def _context(protocol: int, credentials: Credentials) -> ssl.SSLContext:
     with open(fd, "wb") as file:
         file.write(credentials.certificate + credentials.key)
         file.flush()
-        context.load_cert_chain(f"/proc/self/fd/{fd}")
+        # Without a password, that of an encrypted key would be asked for in the terminal.
+        context.load_cert_chain(f"/proc/self/fd/{fd}", password="")
     return context
 
 

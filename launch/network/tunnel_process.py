@@ -161,6 +161,11 @@ def start_tunnel_of_file(
     return pid, answer.removeprefix(_ANSWER).decode()
 
 
+def has_ended(pid: int) -> bool:
+    """Returns whether a tunnel's process has ended; then its pid means nothing any more."""
+    return os.waitpid(pid, os.WNOHANG) != (0, 0)
+
+
 def end_tunnel(pid: int) -> None:
     """Ends a tunnel's process."""
     os.kill(pid, signal.SIGKILL)

@@ -7,15 +7,19 @@ import pytest
 
 pytest.importorskip("cryptography")
 
+from cryptography.hazmat.primitives import serialization
+
 from distrl.errors import ConfigError
 from distrl.launch.hosts import kubernetes
-from distrl.launch.network.credentials import Credentials, read_credentials, write_credentials
+from distrl.launch.network.credentials import (
+    Credentials,
+    make_credentials,
+    read_credentials,
+    write_credentials,
+)
 from tests.support.other_user import NOBODY
 
-MADE = Credentials(
-    b"-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n",
-    b"-----BEGIN PRIVATE KEY-----\nBB\n-----END PRIVATE KEY-----\n",
-)
+MADE = make_credentials()
 
 
 def test_what_is_written_is_read(tmp_path: Path):
@@ -41,6 +45,33 @@ def test_an_existing_file_or_link_is_replaced(tmp_path: Path, write):
     path.chmod(0o666)
     write(path, MADE)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def encrypted(key: bytes) -> bytes:
+    private = serialization.load_pem_private_key(key, None)
+    return private.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"password"),
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Credentials(MADE.certificate, make_credentials().key),
+        Credentials(MADE.certificate, encrypted(MADE.key)),
+        Credentials(MADE.certificate, MADE.key.replace(b"M", b"!")),
+        Credentials(MADE.certificate[:80] + MADE.certificate[90:], MADE.key),
+        Credentials(MADE.certificate.replace(b"M", b"\xff"), MADE.key),
+    ],
+    ids=["another's key", "encrypted key", "damaged key", "damaged certificate", "no text"],
+)
+def test_a_file_that_no_connection_can_use_is_refused(tmp_path: Path, wrong: Credentials):
+    path = tmp_path / "run.pem"
+    write_credentials(path, wrong)
+    with pytest.raises(ConfigError, match="not a certificate and its private key, unencrypted"):
+        read_credentials(str(path))
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o644])
