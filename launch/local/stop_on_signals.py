@@ -16,6 +16,7 @@ from distrl.runtime.durations import longest_wait
 from distrl.runtime.process_exit import announce
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END = 0  # of the signals; none has this number
 _fork_handlers: list[bool] = []  # not empty once `_detach` is registered
 
 
@@ -37,13 +38,14 @@ class StopOnSignals:
     def __init__(self, stop: threading.Event, grace: float, on_late: Callable[[int], None]) -> None:
         self.caught: list[int] = []
         self._stop, self._grace, self._on_late = stop, longest_wait(grace), on_late
-        self._closed = threading.Event()
 
     def __enter__(self) -> "StopOnSignals":
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
+        # First, and last at the exit: a handler alone does nothing.
+        self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         # Under nohup the end of the terminal does not end the program.
         self._handlers: dict[int, Any] = {
             number: signal.signal(number, ignore)
@@ -54,7 +56,6 @@ class StopOnSignals:
             signal.siginterrupt(number, False)
         self._handlers[TRACE_SIGNAL] = signal.getsignal(TRACE_SIGNAL)
         take_trace_orders()
-        self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         if not _fork_handlers:
             _fork_handlers.append(True)
             os.register_at_fork(after_in_child=_detach)
@@ -66,21 +67,22 @@ class StopOnSignals:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        self._closed.set()
-        os.write(self._writer, b"\0")  # no signal has this number
+        signal.set_wakeup_fd(self._wakeup)
+        os.write(self._writer, bytes([_END]))
         self._thread.join()
         os.close(self._reader)
         os.close(self._writer)
 
     def _listen(self) -> None:
-        while not self._closed.is_set():
+        numbers = b""
+        while _END not in numbers:
             timeout = self._grace if self.caught else None
             if not select.select([self._reader], [], [], timeout)[0]:
                 self._on_late(self.caught[0])
-            for number in os.read(self._reader, 16):
+            numbers = os.read(self._reader, 16)
+            for number in numbers:
                 if number == TRACE_SIGNAL:
                     obey_trace_order()
                 meant = meaning(number)
