@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LEASE_S = 10.0  # without a message from the launcher, which sends one every second
 REPORT_S = 1.0
 TUNNEL_ENDED = "its tunnel to the other hosts has ended"
-SLOW = ("begin", "wire")  # messages that take long: importing everything, building the program
+SLOW = ("begin", "wire", "stacks")  # they take long: imports, building the program, py-spy
 
 
 class HostDaemon:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from distrl.launch.hosts import channel
 from distrl.launch.hosts import daemon as daemon_module
 from distrl.launch.hosts.daemon import HostDaemon
 from distrl.launch.local import processes
@@ -224,6 +225,23 @@ def test_a_lost_launcher_is_waited_for_again(daemon):
     daemon.turns = [lambda: daemon.launcher.shutdown(socket.SHUT_WR)]
     daemon.run()
     assert daemon.ended == ["distrl", "host-daemon"]
+
+
+def test_signs_of_life_are_sent_while_stacks_are_read(daemon, monkeypatch):
+    monkeypatch.setattr(channel, "ALIVE_S", 0.01)
+    daemon.launcher.settimeout(5.0)
+    heard = bytearray()
+
+    def show_stacks(also_if_stopped):
+        while b'"alive"' not in heard:
+            heard.extend(daemon.launcher.recv(1 << 16))
+
+    daemon.node.show_stacks = show_stacks
+    daemon.nodes["actor/0"] = daemon.node
+    daemon.turns = [lambda: daemon.say("stacks", node="actor/0", also_if_stopped=True)]
+    with pytest.raises(Left):
+        daemon.daemon.run()
+    assert b'"alive"' in heard
 
 
 def test_what_the_system_refuses_is_tried_again(daemon, capfd):
