@@ -67,43 +67,55 @@ class FrameListener:
             except OSError as error:  # no descriptor is left, perhaps
                 if self.stop.is_set():
                     return
-                _LOG.warning("no client of %s can connect: %s", self._what, error)
-                self.stop.wait(_RETRY_S)
+                self._refused(error)
                 continue
             if not self._strangers.acquire(blocking=False):
                 sock.close()
                 continue
-            threading.Thread(
-                target=self._greet,
-                args=(sock,),
-                name=f"serve a client of {self._what}",
-                daemon=True,
-            ).start()
+            name = f"serve a client of {self._what}"
+            thread = threading.Thread(target=self._greet, args=(sock,), name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no thread is left
+                sock.close()
+                self._strangers.release()
+                self._refused(error)
+
+    def _refused(self, error: Exception) -> None:
+        """Tells why no client can connect now, and waits a moment."""
+        _LOG.warning("no client of %s can connect: %s", self._what, error)
+        self.stop.wait(_RETRY_S)
 
     def _greet(self, sock: socket.socket) -> None:
-        with contextlib.closing(frames.FrameSocket(sock)) as connection:
+        with contextlib.closing(sock):
             try:
-                client = self._greeted(connection)
+                client = self._greeted(sock)
             finally:
                 self._strangers.release()
             if client is None:
                 return
             try:
-                self._serve(connection, *client)
+                self._serve(*client)
             except (OSError, Stopped):
                 return  # the client is gone, or this closes
             except MessageError as error:
                 _LOG.warning("a client of %s was cut off: %s", self._what, error)
 
-    def _greeted(self, connection: frames.FrameSocket) -> tuple[bytes, str] | None:
-        """Returns identity and name of a new connection's client; None: it has not the key."""
+    def _greeted(self, sock: socket.socket) -> tuple[frames.FrameSocket, bytes, str] | None:
+        """Returns a connection, its client's identity and name; None: the client has not the key.
+
+        Args:
+          sock: a new connection's, closed by the caller.
+        """
         greeting = bytearray(greetings.GREETING_BYTES)
         try:
+            connection = frames.FrameSocket(sock)
             connection.receive_into(memoryview(greeting), None, total=_GREETING_S)
         except OSError:
             return None
         proof, identity, name = greetings.greeted(bytes(greeting))
-        return (identity, name) if hmac.compare_digest(proof, self._proof) else None
+        knows_key = hmac.compare_digest(proof, self._proof)
+        return (connection, identity, name) if knows_key else None
 
     def check_open(self) -> None:
         """Raises Stopped if this is closed."""
