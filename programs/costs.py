@@ -23,12 +23,12 @@ from distrl.learning.random_batches import NoReplay
 from distrl.programs.build import NEVER, Builder
 from distrl.programs.topology_rates import CPU, GPU, Cost, CostLine, Costs, DeviceCosts
 from distrl.runtime.host_resources import on_one_core, usable_cores
+from distrl.runtime.process_stat import process_stat
 from distrl.types import Sample, StepType, TimeStep, Trajectory
 from distrl.variables.client import VariableClient
 
 _STEPS_S, _INFERENCES_S, _UPDATES_S = 0.15, 0.08, 0.15  # for each measurement
 _SLOW_S = 0.5  # of a step of all environments: it is inferred from a step of a few
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def measure(experiment: Experiment, cores: int) -> Costs:
@@ -234,9 +234,9 @@ def _children_seconds(root: Path = Path("/proc")) -> float:
         try:
             for task in (root / str(pid) / "task").iterdir():
                 waiting += map(int, (task / "children").read_text().split())
-            fields = (root / str(pid) / "stat").read_text().rpartition(")")[2].split()
         except OSError:  # it has ended
             continue
-        if pid != os.getpid():
-            seconds += (int(fields[11]) + int(fields[12])) * _TICK_S
+        stat = process_stat(pid, root)
+        if stat is not None and pid != os.getpid():
+            seconds += stat.cpu
     return seconds

@@ -94,7 +94,8 @@ ROOMS = """
     distrl/replay/insert_priorities distrl/replay/step_rows distrl/replay/step_values
     distrl/replay/stream_columns
     distrl/envs/clipping distrl/envs/pool_config distrl/frame_sockets distrl/replay/memory_check
-    distrl/runtime distrl/shared_memory
+    distrl/shared_memory
+    distrl/runtime
     distrl/agents/optimizers distrl/envs/simulator distrl/random_values
     distrl/same_spaces
     distrl/replay/columns distrl/replay/sampler distrl/seeds distrl/specs

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from distrl.runtime.process_stat import TICKS_PER_S, process_stat
+
 _CACHED = "/jax/compilation_cache/cache_hits"
 _PHASES = {
     "/jax/core/compile/jaxpr_trace_duration": "tracing",
@@ -114,9 +116,9 @@ def take_line(phase: str) -> str | None:
 
 def seconds_since_start(pid: int, proc: Path = Path("/proc")) -> float:
     """Returns how long a process has existed; 0 if the system does not say."""
+    stat = process_stat(pid, proc)
     try:
-        ticks = int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
         uptime = float((proc / "uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return 0.0
-    return max(0.0, uptime - ticks / os.sysconf("SC_CLK_TCK"))
+    return 0.0 if stat is None else max(0.0, uptime - stat.start / TICKS_PER_S)

@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from distrl.errors import Stopped
+from distrl.runtime.process_stat import process_stat
 
 
 class Process(NamedTuple):
@@ -64,12 +64,8 @@ def pid_namespace() -> int:
 
 def _start(pid: int) -> int | None:
     """Returns the start time of a process; None if there is no such process, or it has ended."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = text[text.rindex(b")") + 2 :].split()  # from the third field of proc(5) on
+    stat = process_stat(pid)
     # A zombie; while it has other threads they may still run for a moment.
-    if fields[0] in (b"Z", b"X") and int(fields[17]) <= 1:
+    if stat is None or (stat.state in "ZX" and stat.threads <= 1):
         return None
-    return int(fields[19])
+    return stat.start

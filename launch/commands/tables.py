@@ -11,6 +11,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared.table import SharedTable
 from distrl.replay.table import reconfigure
 from distrl.replay.table.info import Contents, TableInfo
+from distrl.runtime.process_stat import process_stat
 from distrl.shared_memory import segment
 from distrl.shared_memory.segment import SharedFile
 
@@ -91,14 +92,9 @@ def _tables_of_run(run_dir: str, files: Mapping[str, SharedFile]) -> list[str]:
 
 def _ancestors(pid: int) -> list[int]:
     """Returns a process and those above it, up to one that has ended."""
-    pids = []
-    while pid > 0:
-        pids.append(pid)
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            break
-        pid = int(stat.rpartition(")")[2].split()[1])
+    pids = [pid]
+    while (stat := process_stat(pids[-1])) is not None and stat.parent > 0:
+        pids.append(stat.parent)
     return pids
 
 

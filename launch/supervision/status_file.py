@@ -16,6 +16,7 @@ from distrl.launch.supervision.result import RESULT_FILE, NodeExit
 from distrl.launch.supervision.usage import Usage
 from distrl.runtime.files import read_dict, write_json
 from distrl.runtime.heartbeat import ABSENT, DOWN, LOST, UP, Heartbeat
+from distrl.runtime.process_stat import process_stat
 
 FILE_NAME = "status.json"
 _STATUS_NAMES = {ABSENT: "not started", UP: "up", DOWN: "restarting", LOST: "restarting"}
@@ -156,11 +157,8 @@ def suspension(status: Mapping[str, Any]) -> str | None:
     pid = status.get("process", status["launcher"])
     if launcher_in(status).is_elsewhere:
         return None
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return None
-    if state not in "Tt":
+    stat = process_stat(pid)
+    if stat is None or stat.state not in "Tt":
         return None
     return (
         f"the launcher, process {pid}, is suspended (Ctrl-Z or SIGSTOP), and its nodes are not "

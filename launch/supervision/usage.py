@@ -5,7 +5,8 @@ import dataclasses
 import os
 from pathlib import Path
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+from distrl.runtime.process_stat import process_stat
+
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -33,14 +34,10 @@ def process_usage(pid: int, thread: int | None = None) -> Usage | None:
       pid: the process.
       thread: the native id of one of its threads.
     """
-    if thread is not None:
-        thread_state = _state_and_cpu(f"/proc/{pid}/task/{thread}/stat")
-        return None if thread_state is None else Usage(cpu=thread_state[1])
-    process_state = _state_and_cpu(f"/proc/{pid}/stat")
-    if process_state is None:
-        return None
-    state, cpu = process_state
-    total = Usage(cpu, state in "Tt")
+    stat = process_stat(pid if thread is None else f"{pid}/task/{thread}")
+    if stat is None or thread is not None:
+        return None if stat is None else Usage(stat.cpu)
+    total = Usage(stat.cpu, stat.state in "Tt")
     with contextlib.suppress(OSError, ValueError):
         pages = Path(f"/proc/{pid}/statm").read_text().split()
         total.resident, total.shared = int(pages[1]) * _PAGE, int(pages[2]) * _PAGE
@@ -51,16 +48,6 @@ def process_usage(pid: int, thread: int | None = None) -> Usage | None:
             # What it shares is counted already.
             total.resident += child_usage.resident - child_usage.shared
     return total
-
-
-def _state_and_cpu(path: str) -> tuple[str, float] | None:
-    """Returns the state's letter and the CPU seconds of a `stat` file."""
-    try:
-        text = Path(path).read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = text[text.rindex(")") + 2 :].split()
-    return fields[0], (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def _children(pid: int) -> list[int]:

@@ -1,0 +1,36 @@
+"""What the kernel tells of a process in `/proc/PID/stat`."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class ProcessStat(NamedTuple):
+    """A process, or one of its threads.
+
+    Attributes:
+      state: a letter, see proc(5): "T" or "t" stopped, "Z" or "X" ended.
+      parent: id of its parent.
+      cpu: seconds of cores that it has used.
+      threads: number of its threads.
+      start: when it began, in ticks since the boot.
+    """
+
+    state: str
+    parent: int
+    cpu: float
+    threads: int
+    start: int
+
+
+def process_stat(process: int | str, proc: Path = Path("/proc")) -> ProcessStat | None:
+    """Returns what is known of a process; None: there is none. Args: process: PID[/task/TID]."""
+    try:
+        text = (proc / str(process) / "stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()  # from the third one on: a name may have spaces
+    cpu = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    return ProcessStat(fields[0].decode(), int(fields[1]), cpu, int(fields[17]), int(fields[19]))
