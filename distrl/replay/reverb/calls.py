@@ -65,21 +65,23 @@ class ServerCalls:
                 changed.notify_all()
 
         threading.Thread(target=run, name=f"{what} of {self._table}", daemon=True).start()
+        silent = ServerSilent(f"{what} of {self}: the server did not answer in {timeout:g} s")
         with changed:
-            wait_until(
-                changed,
-                lambda: bool(results or failures),
-                stop=stop,
-                timeout=timeout + 1.0,
-                what=lambda: f"{what} of {self}",
-            )
+            try:
+                wait_until(
+                    changed,
+                    lambda: bool(results or failures),
+                    stop=stop,
+                    timeout=timeout + 1.0,
+                    what=lambda: f"{what} of {self}",
+                )
+            except DeadlineExceeded as late:  # a call that has no deadline of its own
+                raise silent from late
         if results:
             return results[0]
         error = failures[0]
         if "deadline" in f"{type(error).__name__} {error}".lower():
-            raise ServerSilent(
-                f"{what} of {self}: the server did not answer in {_CALL_TIMEOUT} s"
-            ) from error
+            raise silent from error
         raise RuntimeError(f"{what} of {self}: {error}") from error
 
     def info(self, stop: threading.Event | None) -> Any:
