@@ -95,8 +95,7 @@ def diagram_of(
 
 def diagram_of_one_process(experiment: Experiment) -> Diagram:
     """Returns the diagram of `single_process`, whose parts call each other as nodes do."""
-    tasks = len(experiment.tasks)
-    acting = sum(task.learns_from is None for task in experiment.tasks.values())
+    tasks, acting = len(experiment.tasks), len(experiment.acting_tasks)
     counts = {ACTOR.name: 1, INFERENCER.name: acting, REPLAY.name: tasks, LEARNER.name: tasks}
     links = [
         (ACTOR.name, INFERENCER.name),

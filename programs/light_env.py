@@ -44,9 +44,8 @@ def light_env(
     add_evaluator(program, learner, monitor)
     add_population(program, learner, monitor)
     inferencer_of_actor = {
-        name: add_inferencers(program, task, learner[name], monitor, on_one_host)
-        for name, task in tasks.items()
-        if task.learns_from is None  # else it does not act
+        name: add_inferencers(program, tasks[name], learner[name], monitor, on_one_host)
+        for name in experiment.acting_tasks
     }
     for index in range(experiment.actors.most):
         inferencer = {name: nodes[index] for name, nodes in inferencer_of_actor.items()}

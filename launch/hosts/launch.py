@@ -203,7 +203,7 @@ def _make_nodes(
     return nodes
 
 
-def _wire_hosts(hosts: Sequence[RemoteHost], host: RemoteHost) -> None:
+def _wire_hosts(hosts: Sequence[RemoteHost]) -> None:
     """Sends addresses to the hosts once those of all are known, and again when some are new."""
     if not all(each.ports for each in hosts):
         return

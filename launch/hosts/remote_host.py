@@ -60,7 +60,7 @@ class RemoteHost:
         begin: Mapping[str, Any],
         seal: Callable[[str], str],
         identity: Mapping[str, str],
-        on_ready: Callable[["RemoteHost"], None],
+        on_ready: Callable[[], None],
         error_log: pathlib.Path,
     ) -> None:
         self.host = host
@@ -278,7 +278,7 @@ class RemoteHost:
     def _on_ready(self, ports: dict[str, list[int]], tunnel_port: int) -> None:
         self.ports, self.tunnel_port = ports, tunnel_port
         self.state = HostState.READY
-        self._on_ready_callback(self)
+        self._on_ready_callback()
 
     def _on_wired(self) -> None:
         self.state = HostState.UP

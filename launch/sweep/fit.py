@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
+from distrl.programs.groups import num_services
 from distrl.programs.resources import process_environment, visible_gpus
 from distrl.runtime.host_resources import free_memory, usable_cores
 
@@ -15,8 +16,8 @@ def busy_cores(experiment: Experiment, topology: str) -> int:
     """Returns the cores that a trial keeps busy: its actors, inferencers and learners."""
     if topology == "single_process":
         return 1  # actor and learner take turns
-    services = experiment.inference.num_inferencers if topology == "light_env" else 0
-    return experiment.actors.most + services * len(experiment.tasks) + len(experiment.learner_nodes)
+    services = num_services(experiment) if topology == "light_env" else 0
+    return experiment.actors.most + services + len(experiment.learner_nodes)
 
 
 class TrialSlots:

@@ -1,6 +1,6 @@
 """What a program's nodes are made of: Launchpad's, or our own where it is not installed.
 
-`program.py`, in the room above, makes nodes of either kind; `here.py` is what a node asks while it
+`programs/program.py` makes nodes of either kind; `node_context.py` is what a node asks while it
 runs. `builtin.py` has our own program and nodes, `rpc.py` the calls between them.
 """
 

@@ -255,6 +255,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
 
     def remove(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
         """As `discard`; raises if the server is gone."""
+        del oldest  # Reverb removes by keys
         if len(keys) == 0 or self._config.table == "queue":
             return
         self._check_open()

@@ -81,7 +81,7 @@ def test_hosts_hear_where_one_that_is_back_is_now():
         host("h3", HostState.AWAY, 300),
         host("h4", HostState.STARTING, 400),
     ]
-    launch._wire_hosts(hosts, hosts[1])
+    launch._wire_hosts(hosts)
     others = {f"actor/h{i}": [(f"h{i}", 100 * i, 100 * i + 1)] for i in range(1, 5)}
     assert wired == {
         name: {actor: at for actor, at in others.items() if actor != f"actor/{name}"}
@@ -89,7 +89,7 @@ def test_hosts_hear_where_one_that_is_back_is_now():
     }
     wired.clear()
     hosts[3].ports = {}  # it has not been ready yet
-    launch._wire_hosts(hosts, hosts[1])
+    launch._wire_hosts(hosts)
     assert not wired
 
 

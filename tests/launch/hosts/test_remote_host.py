@@ -44,7 +44,8 @@ class Daemon:
         self.messages = session.supervisor.messages
         self.host = RemoteHost(
             Host("h2"), [], ["actor/0"], session, {"payload": "", "tunnel_port": 0},
-            lambda key: f"sealed for {key}", IDENTITY, self.ready.append, folder / "host-h2.log",
+            lambda key: f"sealed for {key}", IDENTITY, lambda: self.ready.append(self.host),
+            folder / "host-h2.log",
         )  # fmt: skip
         log: Any = types.SimpleNamespace(feed=self.output.extend)
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from absl.testing import flagsaver
@@ -271,6 +272,17 @@ def test_short_names():
     assert ranking.short_names(["config.a.rate", "config.b.rate", "seed", "agent", "x.agent"]) == [
         "a.rate", "b.rate", "seed", "agent", "x.agent",
     ]  # fmt: skip
+
+
+def test_the_cores_of_a_trial():
+    experiment = SimpleNamespace(
+        actors=SimpleNamespace(most=3),
+        inference=SimpleNamespace(num_inferencers=2),
+        acting_tasks=("a",),
+        learner_nodes=(("a",), ("learns from a",)),
+    )
+    cores = {"single_process": 1, "heavy_env": 3 + 2, "light_env": 3 + 2 + 2}
+    assert {name: fit.busy_cores(experiment, name) for name in cores} == cores
 
 
 def test_as_many_as_fit(monkeypatch):
