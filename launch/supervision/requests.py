@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from distrl.runtime.files import update_json
+from distrl.errors import ConfigError
+from distrl.runtime.files import owner, update_json
 
 _FILE_NAME = "requests.json"
 STACKS = "stacks"  # the request whose value is a list of node names
@@ -70,6 +71,9 @@ def send_requests(run_dir: Path, requests: dict[str, Any]) -> None:
     """Makes requests to a run's program, beside those that it has not taken; see `Requests.take`.
 
     Of a request of the same name the value is replaced; lists are joined.
+
+    Raises:
+      ConfigError: the folder cannot be written, as another user's.
     """
 
     def add(pending: dict[str, Any]) -> None:
@@ -79,7 +83,13 @@ def send_requests(run_dir: Path, requests: dict[str, Any]) -> None:
                 value = [*before, *value]
             pending[name] = value
 
-    update_json(run_dir / _FILE_NAME, add)
+    try:
+        update_json(run_dir / _FILE_NAME, add)
+    except OSError as error:
+        raise ConfigError(
+            f"{run_dir} is {owner(run_dir)}'s, and its program cannot be asked: "
+            f"{error.strerror or error}"
+        ) from error
 
 
 def is_pending(run_dir: Path) -> bool:

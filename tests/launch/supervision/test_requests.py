@@ -1,13 +1,17 @@
 """Requests to a running program, and what else is found in their file."""
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from distrl.errors import ConfigError
 from distrl.launch.supervision.launch_options import LaunchOptions
 from distrl.launch.supervision.requests import Requests, is_pending, send_requests
 from distrl.launch.supervision.session import Session
 from distrl.programs.substrate.builtin import CallNode, Program
+from tests.support.other_user import as_another_user
 
 
 def take(run_dir):
@@ -84,3 +88,18 @@ def test_what_was_asked_of_the_program_before_is_dropped(tmp_path):
         assert take(tmp_path) == ([], [])
         send_requests(tmp_path, {"actor": 2})
         assert take(tmp_path) == ([("actor", 2)], [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_users_program_is_not_asked():
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+
+        def ask():
+            with pytest.raises(ConfigError) as refused:
+                send_requests(Path(name), {"actor": 1})
+            return refused.value
+
+        assert as_another_user(ask) == (
+            f"{name} is root's, and its program cannot be asked: Permission denied"
+        )
