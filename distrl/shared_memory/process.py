@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from distrl.errors import Stopped
@@ -60,6 +61,11 @@ class Process(NamedTuple):
 def pid_namespace() -> int:
     """Returns the number of this process's PID namespace, in which alone its ids have meaning."""
     return os.stat("/proc/self/ns/pid").st_ino
+
+
+def boot_id() -> str:
+    """Returns the kernel's name for this boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _start(pid: int) -> int | None:

@@ -17,14 +17,13 @@ import numpy.typing as npt
 
 from distrl.errors import ConfigError
 from distrl.shared_memory import segment
-from distrl.shared_memory.process import Process
+from distrl.shared_memory.process import Process, boot_id
 
 
 @functools.cache
 def place() -> str:
     """Returns what two processes have in common that can map the same files."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {segment.FOLDER.stat().st_dev} {os.getuid()}"
+    return f"{boot_id()} {segment.FOLDER.stat().st_dev} {os.getuid()}"
 
 
 class PublishedVersions:

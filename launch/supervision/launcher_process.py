@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from distrl.errors import ConfigError
 from distrl.runtime.files import owner
 from distrl.runtime.process_exit import command_pid
-from distrl.shared_memory.process import Process, pid_namespace
+from distrl.shared_memory.process import Process, boot_id, pid_namespace
 
 LOCK, LOCK_BYTES = "lock", 1000  # a folder's file, and most bytes in it
 
@@ -39,7 +39,7 @@ class LauncherProcess(NamedTuple):
         """Returns the process that this program was started as."""
         process = Process.of(command_pid())
         start = None if process is None else process.start
-        return cls(command_pid(), start, socket.gethostname(), _boot(), pid_namespace())
+        return cls(command_pid(), start, socket.gethostname(), boot_id(), pid_namespace())
 
     @classmethod
     def parsed(cls, data: Any) -> "LauncherProcess | None":
@@ -54,7 +54,7 @@ class LauncherProcess(NamedTuple):
     @property
     def is_elsewhere(self) -> bool:
         """Whether its id is another host's or container's."""
-        return bool(self.boot) and (self.boot, self.namespace) != (_boot(), pid_namespace())
+        return bool(self.boot) and (self.boot, self.namespace) != (boot_id(), pid_namespace())
 
     @property
     def lives(self) -> bool:
@@ -72,10 +72,6 @@ class LauncherProcess(NamedTuple):
     def name(self) -> str:
         """Returns "process 7 on host h1", for messages."""
         return f"process {self.pid}{f' on host {self.host}' if self.host else ''}"
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def is_running(run_dir: Path) -> bool:

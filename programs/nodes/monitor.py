@@ -164,7 +164,7 @@ class MonitorNode:
             print_line(moved)
         return workers
 
-    def finish(self, task: str, actor: str, rounds: int) -> None:
+    def finish(self, actor: str, rounds: int) -> None:
         """See `ActingBudget.finish`."""
         self._budget.finish(actor, rounds)
 

@@ -101,7 +101,7 @@ class ActorLease:
         Args:
           rounds: in lockstep, the rounds that it has completed.
         """
-        self._monitor.finish(*self._who[:2], rounds)
+        self._monitor.finish(self._who[1], rounds)
 
 
 class ActingWatch:

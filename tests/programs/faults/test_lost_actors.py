@@ -107,7 +107,7 @@ def test_the_lease_of_a_lost_host_is_for_the_others_and_not_for_its_next_life(pr
     assert program.node.acting_over(program.task) == (False, 0)  # the learner asks all the time
     others = program.play_on("actor/1", 0, others)
     assert BUDGET - 44 <= others < BUDGET - 44 + STEP
-    program.node.finish(program.task, "actor/1", 0)
+    program.node.finish("actor/1", 0)
     assert program.node.acting_over(program.task) == (True, 0)
     row.begin(1)
     assert program.node.begin_life("actor/0", 1, 44) == 44
