@@ -12,12 +12,14 @@ from absl import flags
 
 from distrl import transforms
 from distrl.agents.defaults import defaults_of
+from distrl.config import ActorsConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, SupervisionConfig
 from distrl.launch.cli import config_flags
 from distrl.launch.cli.import_file import append_to_path, import_file, made
 from distrl.launch.cli.train_flags import BUDGETS
 from distrl.saved.saved_agent import is_users
+from distrl.task import Task
 
 DEFAULT_ENV = "CartPole-v1"
 _DAY_S = 86_400.0
@@ -70,21 +72,41 @@ def apply_settings(experiment: Experiment, values: flags.FlagValues) -> Experime
 
 def _rescaled(experiment: Experiment, values: flags.FlagValues) -> dict[str, Any]:
     """Returns learner and replay, before their own flags, where they follow from other parts."""
-    if experiment.policies:
-        return {}
-    (task,) = experiment.tasks.values()
-    agent, learner, parts = experiment.agent, experiment.learner, dict[str, Any]()
+    actors = config_flags.apply_flags(experiment.actors, values, "config.actors")
+    tasks = experiment.tasks
+    if not experiment.policies:
+        return _sized(experiment, experiment.only_task, actors, values, config_flags.PREFIX)
+    sized = dict[str, Any]()
+    for name, policy in experiment.learned.items():
+        prefix = f"{config_flags.PREFIX}.policies.{name}"
+        if parts := _sized(policy, tasks[name], actors, values, prefix):
+            sized[name] = dataclasses.replace(policy, **parts)
+    return {"policies": {**experiment.policies, **sized}} if sized else {}
+
+
+def _sized(
+    given: Any, task: Task, actors: ActorsConfig, values: flags.FlagValues, prefix: str
+) -> dict[str, Any]:
+    """Returns a task's learner and replay where flags of other parts change their defaults.
+
+    Args:
+      given: has the task's `agent`, `learner` and `replay`, as they were without flags.
+      task: the same.
+      actors: the experiment's actors, with their flags.
+      values: the flags.
+      prefix: first part of the names of the task's flags.
+    """
+    agent, learner, parts = given.agent, given.learner, dict[str, Any]()
     before = (agent, task.env_spec, task.actors)
     if dataclasses.is_dataclass(agent):
-        agent = config_flags.apply_flags(agent, values, "config.agent")
-    actors = config_flags.apply_flags(experiment.actors, values, "config.actors")
+        agent = config_flags.apply_flags(agent, values, f"{prefix}.agent")
     after = (agent, task.env_spec, actors.with_streams(len(task.agents) or 1))
     if defaults_of(*before).learner == learner:
         learner = parts["learner"] = defaults_of(*after).learner
-    learner = config_flags.apply_flags(learner, values, "config.learner")
-    if defaults_of(*before, experiment.learner).replay == experiment.replay:
+    learner = config_flags.apply_flags(learner, values, f"{prefix}.learner")
+    if defaults_of(*before, given.learner).replay == given.replay:
         parts["replay"] = defaults_of(*after, learner).replay
-    return {name: part for name, part in parts.items() if part != getattr(experiment, name)}
+    return {name: part for name, part in parts.items() if part != getattr(given, name)}
 
 
 def _preset(values: flags.FlagValues) -> Experiment:

@@ -143,6 +143,50 @@ def test_sizes_follow_the_agent_unless_they_are_given(experiment_of):
     assert made.learner.batch_size == 16
 
 
+POLICIES = """
+from distrl import envs
+from distrl.agents.dqn import DQNConfig
+from distrl.agents.ppo import PPOConfig
+from distrl.experiment import ActorsConfig, Experiment, LearnedPolicy, LearnerConfig, ReplayConfig
+
+
+def made(**actors):
+    return Experiment(
+        envs.make("CartPole-v1"),
+        policies={
+            "main": PPOConfig(),
+            "values": LearnedPolicy(DQNConfig(), learns_from="main"),
+            "own": LearnedPolicy(
+                DQNConfig(),
+                ReplayConfig(table="uniform", unroll_length=8, max_size=900),
+                LearnerConfig(batch_size=24),
+                learns_from="main",
+            ),
+        },
+        **actors,
+    )
+
+
+experiment = made()
+many = made(actors=ActorsConfig(num_actors=5, num_envs=24))
+"""
+
+
+def test_sizes_of_policies_follow_the_actors_unless_they_are_given(experiment_of, tmp_path):
+    (tmp_path / "several.py").write_text(POLICIES)
+    wanted, _ = experiment_of("--experiment=several.py:many")
+    flags = ("--config.actors.num_actors=5", "--config.actors.num_envs=24")
+    made, _ = experiment_of("--experiment=several.py", *flags)
+    assert made.policies == wanted.policies
+    assert made.policies["own"].learner.batch_size == 24  # the file's own
+    batch = ("--config.policies.main.learner.batch_size=30", "--config.actors.num_envs=8")
+    made, _ = experiment_of("--experiment=several.py", *batch)
+    (main, _, own), alone = made.policies.values(), made.policies["main"].agent
+    sized = alone.defaults(made.env_spec_of("main"), made.actors, main.learner)
+    assert (main.learner.batch_size, main.replay) == (30, sized.replay)
+    assert own == wanted.policies["own"]
+
+
 def test_an_environment_of_a_module_in_the_current_folder(tmp_path):
     (tmp_path / "my_module.py").write_text(
         "import gymnasium\n"
