@@ -250,7 +250,7 @@ class Learner(LearnerLoop):
         account.switch(before)
         self.waited = 0.0
         if self._own_actions:
-            self._lags.add(state.version, trajectory)
+            self._lags.add(state.version, trajectory, real)
         priorities = self._logs.pop(PRIORITIES, None)
         self._prioritized = self._replay.is_prioritized  # a server is asked while a device computes
         if priorities is not None and self._prioritized:

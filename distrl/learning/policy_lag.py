@@ -17,21 +17,22 @@ class PolicyLags:
     def __init__(self) -> None:
         self._lags: list[npt.NDArray[Any]] = []
 
-    def add(self, version: int, trajectory: Trajectory) -> None:
+    def add(self, version: int, trajectory: Trajectory, real: npt.NDArray[np.bool_]) -> None:
         """Notes the steps that an update consumes.
 
         Args:
           version: of the learner.
           trajectory: the batch `[T + 1, B]`; its last step is only bootstrapped from.
+          real: bool `[T, B]`, which rows are steps: not those from an episode's end on.
         """
         # Negative if the version was lost with an earlier life of the learner.
-        self._lags.append(np.maximum(lags(version, trajectory.version[:-1]), 0))
+        self._lags.append(np.maximum(lags(version, trajectory.version[:-1])[real], 0))
 
     def take(self) -> Report:
         """Returns the counts since the last call, for the monitor to add up; {} if none came."""
-        if not self._lags:
+        consumed, self._lags = [lag for lag in self._lags if lag.size], []
+        if not consumed:
             return {}
         counts = LagCounts()
-        counts.add(np.concatenate([lag.ravel() for lag in self._lags]))
-        self._lags = []
+        counts.add(np.concatenate(consumed))
         return {REPORTED: counts.plain()}

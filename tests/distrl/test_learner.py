@@ -18,6 +18,7 @@ from distrl.learner import Learner
 from distrl.learning.agent_logs import is_taken
 from distrl.learning.inserted_steps import InsertedSteps
 from distrl.learning.random_batches import NoReplay, random_batch
+from distrl.metrics.lag_counts import LagCounts
 from distrl.metrics.monitor import Monitor
 from distrl.rounds.collection import CollectionRounds
 from distrl.specs import EnvironmentSpec
@@ -181,3 +182,21 @@ def test_all_columns_of_metrics_are_distrls_own():
     rounds = CollectionRounds(2, min_actors=1, grace=0.0, keep_late=True)
     names = [*monitor.snapshot(), *rounds.counts()]
     assert not [name for name in names if not is_taken(name)]
+
+
+def test_the_lags_are_those_of_steps():
+    batch = random_batch(AGENT, LENGTH, BATCH)
+    step_type = np.full((LENGTH + 1, BATCH), StepType.LAST, np.int32)
+    step_type[0], step_type[1] = StepType.FIRST, StepType.MID  # two steps; the rest is padding
+    version = np.zeros((LENGTH + 1, BATCH), np.int32)
+    version[:2] = [[-5], [-3]]  # the learner has made no update yet
+    batch = batch._replace(timestep=batch.timestep._replace(step_type=step_type), version=version)
+    learner = Learner(AGENT, NoReplay(), seed=0)
+    learner.update(Sample(batch, KEYS, BATCH))
+    counts = LagCounts()
+    counts.merge(learner.take_report()["policy_lags"])
+    lags = counts.columns()
+    assert (lags["policy_lag_mean"], lags["policy_lag_min"], lags["policy_lag_max"]) == (4, 3, 5)
+    step_type[:] = StepType.LAST  # no step at all
+    learner.update(Sample(batch, KEYS, 2 * BATCH))
+    assert "policy_lags" not in learner.take_report()

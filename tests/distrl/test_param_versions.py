@@ -36,7 +36,7 @@ def test_versions_that_fit_are_stored_as_they_are():
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_lag_that_is_reported(version):
     reported = PolicyLags()
-    reported.add(version + 4, trajectory(version))
+    reported.add(version + 4, trajectory(version), np.ones((T, B), bool))
     counted = LagCounts()
     counted.merge(reported.take()["policy_lags"])
     assert set(counted.columns().values()) == {4.0}

@@ -50,7 +50,8 @@ def lags(*consumed):
     """What a learner reports that has consumed steps of these policy lags."""
     noted = PolicyLags()
     version = np.append(-np.array(consumed, np.int32), 0)[:, None]  # the last one is not consumed
-    noted.add(0, Trajectory(*[None] * len(Trajectory._fields))._replace(version=version))
+    trajectory = Trajectory(*[None] * len(Trajectory._fields))._replace(version=version)
+    noted.add(0, trajectory, np.ones((len(consumed), 1), bool))
     return noted.take()
 
 
