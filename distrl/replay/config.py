@@ -140,7 +140,8 @@ class ReplayConfig:
             self._check_ratio(self.samples_per_insert)
         elif self.error_buffer is not None:
             raise ConfigError(
-                f"replay.error_buffer={self.error_buffer} needs replay.samples_per_insert"
+                f"replay.error_buffer={self.error_buffer} needs replay.samples_per_insert; "
+                "set that, or replay.error_buffer=None, too, for no limit"
             )
 
     def _check_shards(self) -> None:

@@ -29,7 +29,10 @@ from distrl.testing import CheckingConfig, CountingEnvironment
             {"table": "uniform", "samples_per_insert": 4.0, "error_buffer": 3.0},
             r"at least max\(1, samples_per_insert\) = 4",
         ),
-        ({"table": "uniform", "error_buffer": 3.0}, "needs replay.samples_per_insert"),
+        (
+            {"table": "uniform", "error_buffer": 3.0},
+            "set that, or replay.error_buffer=None",
+        ),
         ({"period": 4}, "replay.period=4 is not for a queue.*each step once; leave it None"),
         ({"table": "uniform", "period": 0}, "replay.period .* from 1 to .*=20.*got 0"),
         ({"table": "uniform", "unroll_length": 8, "period": 9}, "from 1 to .*=8, .*got 9"),
