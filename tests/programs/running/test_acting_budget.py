@@ -27,7 +27,7 @@ class Monitor:
 
     def __init__(self, budget: ActingBudget):
         self._budget = budget
-        self.finish = lambda task, actor, rounds: budget.finish(actor, rounds)
+        self.finish = budget.finish
 
     def lease(self, task, actor, life, counts, step, wanted):
         return list(self._budget.lease(actor, life, *counts, step, wanted))
