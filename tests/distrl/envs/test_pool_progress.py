@@ -45,26 +45,26 @@ def test_a_loop(monkeypatch, heartbeat, seconds):
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_workers(heartbeat, kind):
-    in_pool = []
+    ended = []  # when each reset in the pool ended, and before them when it was made
 
     class WaitsForProgress(CountingEnvironment):
-        """Its reset in the pool ends when the node has made progress since it began."""
+        """Its reset in the pool ends when the node has made progress since the one before."""
 
         def reset(self):
-            if not in_pool:
+            if not ended:
                 return super().reset()
-            most, deadline = 0.0, time.monotonic() + 15.0
-            while (since := heartbeat.at_work()) >= most:
-                assert time.monotonic() < deadline, f"no progress for {since:.1f} s"
-                most = since
+            deadline = time.monotonic() + 15.0
+            while (now := time.monotonic()) - ended[-1] <= (since := heartbeat.at_work()):
+                assert now < deadline, f"no progress for {since:.1f} s"
                 time.sleep(0.005)
+            ended.append(time.monotonic())
             return super().reset()
 
     heartbeat.tick()
     config = PoolConfig(kind=kind, num_workers=1, step_timeout=20.0)
     environment = PythonEnvironment(WaitsForProgress, pool=config)
     environment.spec()
-    in_pool.append(True)
+    ended.append(time.monotonic())
     with contextlib.closing(environment.make_pool(NUM_ENVS, NUM_ENVS, SEEDS)) as pool:
         pool._tick, pool._next_check = 0.05, 0.0
         pool.start()
