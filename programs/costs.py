@@ -234,9 +234,9 @@ def _children_seconds(root: Path = Path("/proc")) -> float:
         try:
             for task in (root / str(pid) / "task").iterdir():
                 waiting += map(int, (task / "children").read_text().split())
+            stat = process_stat(pid, root)
         except OSError:  # it has ended
             continue
-        stat = process_stat(pid, root)
         if stat is not None and pid != os.getpid():
             seconds += stat.cpu
     return seconds

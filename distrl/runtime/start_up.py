@@ -116,8 +116,8 @@ def take_line(phase: str) -> str | None:
 
 def seconds_since_start(pid: int, proc: Path = Path("/proc")) -> float:
     """Returns how long a process has existed; 0 if the system does not say."""
-    stat = process_stat(pid, proc)
     try:
+        stat = process_stat(pid, proc)
         uptime = float((proc / "uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return 0.0

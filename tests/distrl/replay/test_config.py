@@ -31,7 +31,7 @@ from distrl.testing import CheckingConfig, CountingEnvironment
         ),
         (
             {"table": "uniform", "error_buffer": 3.0},
-            "set that, or replay.error_buffer=None",
+            "needs replay.samples_per_insert; set that, or replay.error_buffer=None",
         ),
         ({"period": 4}, "replay.period=4 is not for a queue.*each step once; leave it None"),
         ({"table": "uniform", "period": 0}, "replay.period .* from 1 to .*=20.*got 0"),
