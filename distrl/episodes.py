@@ -2,6 +2,7 @@
 
 import collections
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -154,10 +155,10 @@ class EpisodeStatistics:
 
 
 class RecentEpisodes:
-    """Figures of the last episodes of a run.
+    """Figures of the last episodes of a run: at most `window`.
 
     Attributes:
-      records: of the episodes, the newest last; at most `window`.
+      mean_return: the mean of the returns; None of no episode. It is asked for after each update.
     """
 
     def __init__(self, window: int, components: int = 0, has_success: bool = False):
@@ -166,20 +167,40 @@ class RecentEpisodes:
         components: of a vector reward; 0: it is a scalar.
         has_success: whether the environment reports success.
         """
-        self.records: collections.deque[Record] = collections.deque(maxlen=window)
+        self._records: collections.deque[Record] = collections.deque(maxlen=window)
+        self.mean_return: float | None = None
         self._components, self._has_success = components, has_success
+
+    def __len__(self) -> int:
+        """Returns the number of episodes."""
+        return len(self._records)
+
+    @property
+    def records(self) -> list[Record]:
+        """The episodes' records, the newest last."""
+        return list(self._records)
+
+    def extend(self, records: Sequence[Record]) -> None:
+        """Adds episodes, the newest last."""
+        if records:
+            self._records.extend(records)
+            self.mean_return = self._mean(0)
+
+    def clear(self) -> None:
+        """Forgets all episodes."""
+        self._records.clear()
+        self.mean_return = None
 
     @property
     def is_full(self) -> bool:
         """Whether as many episodes have ended as the figures are taken over."""
-        return len(self.records) == self.records.maxlen
+        return len(self._records) == self._records.maxlen
 
-    def mean(self, column: int) -> float | None:
+    def _mean(self, column: int) -> float | None:
         """Returns the mean of a column of the records, 0 being the return; None of none."""
-        if not self.records:
+        if not self._records:
             return None
-        # Several times faster than NumPy for so few, which counts after each update.
-        return math.fsum([record[column] for record in self.records]) / len(self.records)
+        return math.fsum([record[column] for record in self._records]) / len(self._records)
 
     @property
     def success_rate(self) -> float | None:
@@ -188,18 +209,18 @@ class RecentEpisodes:
 
     def _rate(self, outcome: int) -> float | None:
         """Returns the share with this outcome, from 0 to 1."""
-        if not self.records:
+        if not self._records:
             return None
-        return float(np.mean([record[2] == outcome for record in self.records]))
+        return float(np.mean([record[2] == outcome for record in self._records]))
 
     def figures(self) -> dict[str, float | None]:
         """Returns the columns of `metrics.csv`; None for what is not known or not reported."""
-        parts = {f"mean_return_{i}": self.mean(3 + i) for i in range(self._components)}
+        parts = {f"mean_return_{i}": self._mean(3 + i) for i in range(self._components)}
         return {
-            "mean_return": self.mean(0),
+            "mean_return": self.mean_return,
             **self._spread(),
             **parts,
-            "mean_length": self.mean(1),
+            "mean_length": self._mean(1),
             "success_rate": self.success_rate,
             "failure_rate": self._rate(EpisodeOutcome.FAILURE) if self._has_success else None,
             "time_out_rate": self._rate(EpisodeOutcome.TIME_OUT),
@@ -207,8 +228,8 @@ class RecentEpisodes:
 
     def _spread(self) -> dict[str, float | None]:
         """Returns the spread of the returns."""
-        if not self.records:
+        if not self._records:
             return dict.fromkeys(("std_return", "min_return", "max_return"))
-        returns = [record[0] for record in self.records]
+        returns = [record[0] for record in self._records]
         figures = {"min_return": min(returns), "max_return": max(returns)}
         return {"std_return": float(np.std(returns)), **figures}

@@ -129,7 +129,8 @@ class TaskRun:
             "episodes": [],
         }
         self._acted_elsewhere = learner.acted_elsewhere
-        self.report(acted, elsewhere, counts, failed=failed)
+        news = [report for report in (acted, elsewhere) if any(report.values())]
+        self.report(*news, counts, failed=failed)
         if logs:  # last, as reading them may fail
             self.report(self._learner_report(), judged=False)
 

@@ -160,7 +160,7 @@ class Monitor:
                 "env_steps_acted": self._acted,
                 "env_steps_unreported": self._unreported,
                 "episodes": self._episodes,
-                "recent": list(self._recent.records),
+                "recent": self._recent.records,
                 "env_restarts": self._restarts,
                 "learner": self._learner.state(),
                 "evaluation": dict(self.evaluations.last),
@@ -176,7 +176,7 @@ class Monitor:
             self._acted, self._episodes = state["env_steps_acted"], state["episodes"]
             self._unreported = state.get("env_steps_unreported", 0)  # older ones have none
             self._restarts = state["env_restarts"]
-            self._recent.records.extend(state["recent"])
+            self._recent.extend(state["recent"])
             self._learner.restore(state["learner"])
             self.evaluations.last = dict(state["evaluation"])
             if self._learner.spent and self._goal.is_acted(self._acted, self._episodes):
@@ -191,7 +191,7 @@ class Monitor:
     def standing(self) -> tuple[int, int, float | None]:
         """Learner steps, recent episodes, and their mean return."""
         with self._lock:
-            return self._learner.learner_steps, len(self._recent.records), self.mean_return
+            return self._learner.learner_steps, len(self._recent), self.mean_return
 
     def evaluations_after(self, number: int) -> list[tuple[int, Report]]:
         """See `Evaluations.after`."""
@@ -201,7 +201,7 @@ class Monitor:
     def forget_episodes(self) -> None:
         """Forgets the recent episodes, as they are of another policy than the current one."""
         with self._lock:
-            self._recent.records.clear()
+            self._recent.clear()
 
     def judge(self) -> None:
         """Ends the run if the goal is reached already; for use after `restore`."""
@@ -229,7 +229,7 @@ class Monitor:
             episodes = int(report.get("env_episodes", len(report["episodes"])))
             self._episodes += episodes
             self._episodes_by[node] += episodes
-            self._recent.records.extend(report["episodes"])
+            self._recent.extend(report["episodes"])
             seconds = time.monotonic() - self._began
             self._writer.add_episodes(seconds, self._acted, node, report["episodes"])
 
@@ -258,7 +258,7 @@ class Monitor:
     @property
     def mean_return(self) -> float | None:
         """The mean return of the last `window` episodes; None before the first one ended."""
-        return self._recent.mean(0)
+        return self._recent.mean_return
 
     def snapshot(self) -> dict[str, Any]:
         """Returns all metrics; None for those that are not known or not reported."""
@@ -283,7 +283,7 @@ class Monitor:
         state = self.snapshot()
         speed = (state["env_steps"] - steps_then) / max(now - then, 1e-9)
         self._last_line = (now, state["env_steps"])
-        text = progress_line(state, speed, len(self._recent.records))
+        text = progress_line(state, speed, len(self._recent))
         self._printer(text)
         self._write(state)
 
