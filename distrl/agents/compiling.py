@@ -1,5 +1,6 @@
 """How an agent's functions are compiled, and in how many threads they run on a CPU."""
 
+import functools
 import os
 import threading
 from collections.abc import Iterable
@@ -9,9 +10,11 @@ import jax
 from distrl.agents.agent import Agent, has_memory, params_struct
 from distrl.agents.modules import images
 from distrl.errors import ConfigError
+from distrl.runtime.compilation_cache import share_by_threads
 
 _HAS_BOTH = jax.__version_info__ < (0, 6)  # later ones have the new runtime only
-_SMALL = 128  # the widest layer whose arithmetic is better not divided among threads
+# The widest layer whose arithmetic is better not divided among threads.
+_SMALL = 256 if _HAS_BOTH and (os.cpu_count() or 1) <= 2 else 128
 _THREADS = "PJRT_NPROC"  # how many a client for the CPU starts; read when JAX makes its clients
 _starting = threading.Lock()
 _started = False
@@ -22,7 +25,9 @@ def start_backend(agents: Iterable[Agent]) -> None:
 
     More threads cost small networks more than they bring: on two cores with JAX 0.12, an update of
     PPO for HalfCheetah takes 24 to 31 ms in two threads and 20 in one, which halves its CPU time,
-    and an inference for 16 streams 180 us and 100.
+    and an inference for 16 streams 180 us and 100. With JAX 0.5 that holds for layers of 256 units,
+    too: SAC for HalfCheetah makes 160 updates a second in two threads and 208 in one, medians of
+    four rounds. Whether it does on more cores was not measured.
 
     Call it before the process's first computation, and after it has forked; it does nothing later.
     A number of threads that the user has set stays.
@@ -54,6 +59,7 @@ def make_clients() -> None:
     Raises:
       ConfigError: see `start_backend`.
     """
+    _share_compiled()
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # JAX has no message where all platforms fail
@@ -67,6 +73,11 @@ def make_clients() -> None:
         ) from error
 
 
+@functools.cache  # the clients that exist keep their threads
+def _share_compiled() -> None:
+    share_by_threads(os.environ.get(_THREADS) or str(len(os.sched_getaffinity(0))))
+
+
 def compiler_options(agent: Agent) -> dict[str, bool] | None:
     """Returns `compiler_options` for `jax.jit` of an agent's functions, None: XLA's own.
 
@@ -76,7 +87,7 @@ def compiler_options(agent: Agent) -> dict[str, bool] | None:
 
     Products with small matrices stay in one thread, whatever `start_backend` has done: to wake
     others takes DQN's update of CartPole from 440 to 610 us, and one thread's code for them is a
-    tenth faster at inferences, too. From 256 units on it is the other way round.
+    tenth faster at inferences, too.
     """
     on_cpu = jax.default_backend() == "cpu"
     if not _HAS_BOTH or not on_cpu or images.has_large(agent.env_spec.observation):

@@ -16,7 +16,7 @@ from distrl.types import Params
 Packed = bytes | str
 """Packed parameters, the path of a file with them, or that of a `Board` with the newest."""
 
-_LEAST_FILE = 1 << 18  # bytes; what is smaller costs less in an answer than in a file of its own
+_LEAST_FILE = 1 << 20  # bytes; smaller ones are written anew more cheaply than asked for
 
 
 def copy_bytes(data: bytes, memory: npt.NDArray[Any]) -> None:

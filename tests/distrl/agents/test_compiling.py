@@ -31,15 +31,16 @@ def options(*shape, dtype=np.float32, layer=64):
 
 @pytest.mark.skipif(not compiling._HAS_BOTH, reason="this JAX has one runtime only")
 def test_vectors_have_the_older_runtime_and_large_images_the_newer_one():
-    assert options(4, layer=256) == OLDER
+    assert options(4, layer=257) == OLDER
     assert options(7, 7, 3, dtype=np.uint8, layer=512) == OLDER
     assert options(84, 84, 4, dtype=np.uint8) is None
 
 
 @pytest.mark.skipif(not compiling._HAS_BOTH, reason="later ones ignore it")
 def test_products_with_small_matrices_have_one_thread():
-    assert options(4, layer=64) == options(4, layer=128) == ONE_THREAD
-    assert options(4, layer=129) == options(129, layer=64) == OLDER
+    widest = compiling._SMALL
+    assert options(4, layer=64) == options(4, layer=widest) == ONE_THREAD
+    assert options(4, layer=widest + 1) == options(widest + 1, layer=64) == OLDER
 
 
 CORES = os.sched_getaffinity(0)
@@ -81,8 +82,54 @@ def threads(*layers, **environ):
 
 @pytest.mark.skipif(len(CORES) < 2, reason="one core: one thread anyway")
 def test_small_agents_have_one_thread_of_xla_and_children_may_have_more():
-    (small, left), (wide, _) = threads(64, 128), threads(64, 129)
+    widest = compiling._SMALL
+    (small, left), (wide, _) = threads(64, widest), threads(64, widest + 1)
     assert small < wide and left == "None"
+
+
+COMPILES = """
+import os
+import sys
+cores, *layers = sys.argv[1:]
+os.sched_setaffinity(0, map(int, cores.split(",")))
+from distrl.runtime.compilation_cache import use_compilation_cache
+use_compilation_cache()
+import jax
+from distrl.agents.compiling import make_clients, start_backend
+from tests.distrl.agents.test_compiling import made
+
+start_backend(map(made, map(int, layers)))
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # as an actor does
+make_clients()  # as a policy that is loaded does
+jax.jit(lambda x: x * 3 + 1)(2.0)
+"""
+
+
+def compiled(folder, *layers, cores=CORES, **environ):
+    """How many functions a process with agents of these widths had to compile."""
+    folder.mkdir(exist_ok=True)
+    before = len(list(folder.rglob("*-cache")))
+    unset = ("JAX_COMPILATION_CACHE_DIR", "PJRT_NPROC")
+    kept = {name: value for name, value in os.environ.items() if name not in unset}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILES, ",".join(map(str, cores)), *map(str, layers)],
+        env={**kept, "JAX_PLATFORMS": "cpu", "DISTRL_COMPILATION_CACHE": str(folder), **environ},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return len(list(folder.rglob("*-cache"))) - before
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="one core: one thread anyway")
+def test_what_is_compiled_is_shared_among_processes_of_as_many_threads(tmp_path):
+    """XLA divides loops among the threads of the process that compiles them."""
+    wide = compiling._SMALL + 1
+    assert compiled(tmp_path, 64) > 0
+    assert compiled(tmp_path, 32) == 0
+    assert compiled(tmp_path, wide) > 0
+    assert compiled(tmp_path, wide) == compiled(tmp_path, 64, wide) == 0
+    assert compiled(tmp_path, wide, cores={min(CORES)}) == 0  # one thread, as the first
+    assert compiled(tmp_path, wide, PJRT_NPROC="7") > 0
 
 
 def test_a_number_of_threads_that_a_user_has_set_stays():

@@ -9,12 +9,14 @@ import jax
 import numpy as np
 import pytest
 
+from distrl import presets
 from distrl.errors import SpecError
 from distrl.runtime.codec import Codec
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.process import Process
 from distrl.shared_memory.published import PublishedVersions, place
 from distrl.variables import packed
+from distrl.variables.packed import ParamsCodec
 from distrl.variables.relay import VariableRelay
 from distrl.variables.service import RemoteVariables, VariableService
 
@@ -98,6 +100,11 @@ def test_without_memory_for_a_file_they_are_bytes(agent, files, monkeypatch):
 def test_small_ones_are_bytes(files):
     agent = Large()  # 120 kB
     assert isinstance(VariableService(agent, agent, files).get_variables(-1, place())[1], bytes)
+
+
+@pytest.mark.parametrize("agent", ["sac", "td3"])
+def test_those_of_agents_that_update_often_are_small(agent):
+    assert ParamsCodec(presets.experiment("Pendulum-v1", agent).make_agent()).is_small
 
 
 def test_who_asks_a_closed_service_gets_bytes(agent, files):
