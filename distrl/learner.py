@@ -1,5 +1,6 @@
 """The learner: turns batches from the replay into parameters."""
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -46,6 +47,7 @@ class Learner(LearnerLoop):
       acted_elsewhere: environment steps of the other processes, as of the last update.
       waited, drops_when_done: see `LearnerLoop`.
       ahead: the update's compilation, until the first one.
+      while_computing: a context, entered anew for each update's computation.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class Learner(LearnerLoop):
         self.count_acted: Callable[[], int] = lambda: 0
         self.on_update: Callable[[int, int, Mapping[str, Any], Params], None] | None = None
         self._acted = self.acted_elsewhere = 0
+        self.while_computing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         self.ahead: CompileAhead | None = None
         self._lags, self._inserted = PolicyLags(), InsertedSteps()
 
@@ -229,9 +232,10 @@ class Learner(LearnerLoop):
             self.ahead.wait("first unrolls")
             self.ahead = None
         params = self._agent.with_env_steps(state.params, self._inserted.total)
-        params, (agent_state, record), self._logs = self._update(
-            params, (state.agent, state.record), batch
-        )
+        with self.while_computing:
+            params, (agent_state, record), self._logs = self._update(
+                params, (state.agent, state.record), batch
+            )
         self._state = TrainingState(
             state.version + 1,
             params,

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from distrl.actor import ActorLoop
+from distrl.agents.compiling import computing_threads
 from distrl.checkpointing.resume_point import ResumePoint, restore_learner, table_counts
 from distrl.envs.pool import Pool
 from distrl.experiment import Experiment
@@ -17,9 +18,9 @@ from distrl.learning.update_trigger import StepStart
 from distrl.programs.build import NEVER, Builder, make_sharing
 from distrl.programs.groups import LEARNER
 from distrl.programs.running.acting import make_actor
-from distrl.programs.running.acting_core import ActingCore, threads
 from distrl.programs.running.evaluating import TasksEvaluator
-from distrl.runtime.host_resources import usable_cores
+from distrl.programs.running.turns_core import TurnsCore
+from distrl.runtime.host_resources import native_threads, usable_cores
 from distrl.runtime.start_up import mark
 from distrl.runtime.time_account import ENV_STEP, OTHER, current_account
 from distrl.sharing.config import update_order
@@ -139,12 +140,10 @@ class SingleProcess:
         self.builder = next(iter(builders.values()))
         with contextlib.ExitStack() as opened:
             # Pools first: they may fork, which must be done before JAX starts its threads.
-            before = threads()
+            before = native_threads()
             pool = self.builder.make_shared_pool(life)
             opened.callback(pool.close)
-            self._core: ActingCore | None = None
-            if experiment.actors.pin and pool.one_thread and usable_cores() > 1:
-                self._core = ActingCore(threads() - before)
+            env_threads = native_threads() - before
             evaluator_pool: Pool | None = None
             if experiment.evaluator.num_evaluators:
                 evaluator_pool = self.builder.make_evaluator_pool(life)
@@ -152,6 +151,10 @@ class SingleProcess:
             mark("environments")
             group = opened.enter_context(join())
             self.builder.start_backend()  # before anything else that makes JAX's clients
+            self._core: TurnsCore | None = None
+            computing = computing_threads()
+            if experiment.actors.pin and pool.one_thread and usable_cores() > 1:
+                self._core = TurnsCore(env_threads | computing)
             num_gpus = LEARNER.num_gpus(experiment)
             check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")
             self.group_size = group.count
@@ -178,6 +181,8 @@ class SingleProcess:
             self.replay, self.learner = first.replay, first.learner
             for part in self.tasks.values():
                 part.learner.count_acted = lambda: self.actor.acted
+                if self._core is not None and computing:
+                    part.learner.while_computing = self._core
             self.evaluator: TasksEvaluator | None = None
             if evaluator_pool is not None:
                 learners = {name: part.learner for name, part in self.tasks.items()}
@@ -231,13 +236,10 @@ class SingleProcess:
     @contextlib.contextmanager
     def _acting(self) -> Iterator[None]:
         current_account().switch(ENV_STEP)
-        if self._core is not None:
-            self._core.begin()
         try:
-            yield
+            with self._core or contextlib.nullcontext():
+                yield
         finally:
-            if self._core is not None:
-                self._core.end()
             current_account().switch(OTHER)
 
     def __enter__(self) -> "SingleProcess":

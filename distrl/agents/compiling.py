@@ -11,6 +11,7 @@ from distrl.agents.agent import Agent, has_memory, params_struct
 from distrl.agents.modules import images
 from distrl.errors import ConfigError
 from distrl.runtime.compilation_cache import share_by_threads
+from distrl.runtime.host_resources import native_threads
 
 _HAS_BOTH = jax.__version_info__ < (0, 6)  # later ones have the new runtime only
 # The widest layer whose arithmetic is better not divided among threads.
@@ -18,6 +19,7 @@ _SMALL = 256 if _HAS_BOTH and (os.cpu_count() or 1) <= 2 else 128
 _THREADS = "PJRT_NPROC"  # how many a client for the CPU starts; read when JAX makes its clients
 _starting = threading.Lock()
 _started = False
+_computing_threads: set[int] = set()
 
 
 def start_backend(agents: Iterable[Agent]) -> None:
@@ -47,10 +49,22 @@ def start_backend(agents: Iterable[Agent]) -> None:
             make_clients()
             return
         os.environ[_THREADS] = "1"
+        before = native_threads()
         try:
             make_clients()
         finally:
             del os.environ[_THREADS]  # child processes may have other agents
+        if not _HAS_BOTH and jax.default_backend() == "cpu":
+            _computing_threads.update(native_threads() - before)
+
+
+def computing_threads() -> set[int]:
+    """Returns the native ids of the threads that compute in the place of those that call JAX.
+
+    Empty where these compute themselves, as with older ones of JAX's, and where there may be
+    several at a time, see `start_backend`.
+    """
+    return set(_computing_threads)
 
 
 def make_clients() -> None:

@@ -14,6 +14,7 @@ _TRIAL_S = 0.2
 _TRIALS = 10  # in turns: on any core, on one
 _KEEP_S = 30.0  # for what was better; then both are tried again
 _CALLS = 64  # between two readings of the clock
+_BETTER = 1.05  # how many times as many calls as on any core, less than which may be chance
 
 
 class CoreSetter:
@@ -67,7 +68,7 @@ class SameCore:
             shares = len(self._rates) % 2 == 1
             if len(self._rates) == _TRIALS:
                 seconds = _KEEP_S
-                shares = sum(self._rates[1::2]) > sum(self._rates[::2])
+                shares = sum(self._rates[1::2]) > _BETTER * sum(self._rates[::2])
                 self._rates = []
         if shares != (self._core is not None):
             self._core = QUICK.sched_getcpu() if shares else None

@@ -29,6 +29,11 @@ def spread(number: int, cores: int) -> int:
     return number * stride % cores
 
 
+def native_threads() -> set[int]:
+    """Returns the native ids of this process's threads."""
+    return set(map(int, os.listdir("/proc/self/task")))
+
+
 def keep_to_cores(thread: int, cores: set[int]) -> None:
     """Keeps a thread to these cores. Args: thread: native id; ignored if it has ended."""
     with contextlib.suppress(ProcessLookupError):

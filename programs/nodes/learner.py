@@ -1,11 +1,13 @@
 """The learner of a task, or of several, with their parameters as a service."""
 
+import contextlib
 import os
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distrl.agents.compiling import computing_threads
 from distrl.checkpointing.generations import when_all
 from distrl.checkpointing.resume_point import ResumePoint, check_seen, monitor_states
 from distrl.errors import CallbackError, PeerError
@@ -19,9 +21,11 @@ from distrl.programs.program import ExperimentProgram, FrameEndpoint, NodeHandle
 from distrl.programs.remote import stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle
 from distrl.programs.running.population import MemberCalls
+from distrl.programs.running.turns_core import TurnsCore
 from distrl.programs.substrate import node_context
 from distrl.runtime import start_up
 from distrl.runtime.heartbeat import current_heartbeat
+from distrl.runtime.host_resources import usable_cores
 from distrl.variables.frames import FrameVariableServer
 from distrl.variables.packed import Packed
 
@@ -64,6 +68,18 @@ def add_learners(
         )
         learners.update(dict.fromkeys(tasks, node._replace(served=served)))
     return learners
+
+
+def _core(experiment: Experiment) -> TurnsCore | None:
+    """Returns what keeps the learner's thread on one core with the one that computes for it.
+
+    None where JAX computes in the thread that calls it or in several, and where there are
+    callbacks: what they start would be kept to that core, too.
+    """
+    others = computing_threads()
+    if not others or experiment.callbacks or not (experiment.actors.pin and has_own_process()):
+        return None
+    return TurnsCore(others) if usable_cores() > 1 else None
 
 
 class LearnerNode(MemberCalls):
@@ -120,6 +136,7 @@ class LearnerNode(MemberCalls):
             )
             for task, builder in builders.items()
         }
+        self._core = None if gradient_workers else _core(experiment)
         self.serve_members(experiment, self._tasks)
         self._frames: FrameVariableServer | None = None
         if served is not None:
@@ -200,8 +217,15 @@ class LearnerNode(MemberCalls):
         if len(parts) > 1:
             longest = max(parts, key=lambda part: part.task.learner.timeout)
             return run_in_turn([part.turn for part in parts], self._stop, longest.patience)
-        stop, turn = stop_and_tick(self._stop), parts[0].turn
-        used_up = turn.learner.run(stop, turn.report, acting_over=turn.acting_over)
+        stop, turn, core = stop_and_tick(self._stop), parts[0].turn, self._core
+
+        def should_stop() -> bool:  # asked before each update
+            if core is not None:
+                core.count()
+            return stop()
+
+        with core or contextlib.nullcontext():
+            used_up = turn.learner.run(should_stop, turn.report, acting_over=turn.acting_over)
         return [turn.name] if used_up else []
 
     def _save(self) -> None:

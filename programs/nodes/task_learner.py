@@ -55,7 +55,8 @@ class TaskLearner:
 
     Attributes:
       task: the task.
-      turn: its learner, and what that needs to run.
+      learner: its learner.
+      turn: what the learner needs to run.
       patience: limit of a wait for a batch.
       variables: serves its parameters.
       reporter: sends its reports.
@@ -111,7 +112,7 @@ class TaskLearner:
         )
         collector = None if collection is None else RoundReader(reader, collection, self._stop)
         self._split_update = split_update(builder, gradient_workers, monitor, self._stop)
-        self._learner = builder.make_learner(
+        self.learner = builder.make_learner(
             collector or reader,
             timeout=self.patience,
             sharing=sharing,
@@ -120,13 +121,13 @@ class TaskLearner:
         self._callbacks = builder.callbacks
         self._evaluations = 0  # number of the last one that the callbacks have heard of
         if collector is not None:
-            collector.version = lambda: self._learner.version
+            collector.version = lambda: self.learner.version
         acting_over: Callable[[], bool] | None = None
         if has_budget(self.task.goal):
             acting_over = ActingWatch(monitor, task, reader)
         self._call_timeout = experiment.supervision.call_timeout
         flush = functools.partial(self.reporter.flush, self._call_timeout)
-        self.turn = Turn(task, self._learner, self._report, acting_over, flush)
+        self.turn = Turn(task, self.learner, self._report, acting_over, flush)
         restarted = current_heartbeat().restarted
         if restarted:  # the table was in use meanwhile
             resume_point = ResumePoint.latest(self._run_dir, resume_point)._replace(
@@ -135,9 +136,9 @@ class TaskLearner:
             print_line(f"resuming from {resume_point.checkpoint or 'scratch: no checkpoint yet'}")
         if resume_point.checkpoint is not None:
             self._resume(resume_point)
-        self._first_version = self._learner.version
-        self._learner.compile_ahead(builder.task.batch_struct(builder.struct))
-        self.variables = _serve_variables(self._learner, builder, unique_name)
+        self._first_version = self.learner.version
+        self.learner.compile_ahead(builder.task.batch_struct(builder.struct))
+        self.variables = _serve_variables(self.learner, builder, unique_name)
         generations: RemoteGenerations | None = None
         if len(experiment.tasks) > 1:
             before = None if restarted else resume_point.last_generation
@@ -145,7 +146,7 @@ class TaskLearner:
         self.checkpointer = make_checkpointer(
             builder,
             Path(run_dir),
-            self._learner,
+            self.learner,
             self._replay,
             self._counters,
             resume_point,
@@ -161,7 +162,7 @@ class TaskLearner:
         assert resume_point.checkpoint is not None
         checkpoint, table = Path(resume_point.checkpoint), resume_point.table()
         inserts = None if table is not None else self._replay.info().inserts
-        note_resumed(self._run_dir, "learner", restore_learner(self._learner, checkpoint, inserts))
+        note_resumed(self._run_dir, "learner", restore_learner(self.learner, checkpoint, inserts))
         if self._collection is not None:
             manifest = resume_point.manifest() or {}
             self._collection.restore(manifest["monitor"]["learner"])
@@ -229,12 +230,12 @@ class TaskLearner:
 
     def report_spent(self) -> None:
         """Reports that the actors' budget is spent, and nothing is left to learn from."""
-        self.reporter({**self._learner.counts(), SPENT: self.task.goal.acting_budget})
+        self.reporter({**self.learner.counts(), SPENT: self.task.goal.acting_budget})
 
     def save_with_totals(self) -> None:
         """Sends the totals and saves, after a failure that came before their report."""
         try:
-            self.reporter(self._learner.counts())
+            self.reporter(self.learner.counts())
             self.reporter.close(self._counters_timeout)
         finally:  # also if the monitor has failed
             self.checkpointer.close()
@@ -250,7 +251,7 @@ class TaskLearner:
 
     def _report(self, report: Report) -> None:
         self.checkpointer.check()
-        if self._learner.version > self._first_version:
+        if self.learner.version > self._first_version:
             line = start_up.take_line("first update")
             if line is not None:
                 print_line(line)

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from distrl import presets
 from distrl.callbacks import Callback
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
@@ -288,6 +289,19 @@ def test_the_check_of_gpus_finds_jax_started_as_the_agents_want_it(monkeypatch):
     with parts.SingleProcess(experiment(CountingEnvironment), printer=lambda line: None):
         pass
     assert order[:2] == ["start", "check"]
+
+
+@pytest.mark.parametrize("computes", [False, True])
+def test_it_computes_on_the_core_of_the_thread_that_does_so_for_it(monkeypatch, computes):
+    """There it also acts, with EnvPool's one thread."""
+    monkeypatch.setattr(parts, "usable_cores", lambda: 2)
+    monkeypatch.setattr(parts, "computing_threads", lambda: {2**30} if computes else set())
+    cartpole = presets.experiment("CartPole-v1", "dqn")
+    with parts.SingleProcess(cartpole, printer=lambda line: None) as made:
+        assert made._core is not None and (2**30 in made._core._threads) == computes
+        assert (made.learner.while_computing is made._core) == computes
+    with parts.SingleProcess(experiment(CountingEnvironment), printer=lambda line: None) as made:
+        assert made._core is None  # what the environments start would be kept to it, too
 
 
 @pytest.mark.full

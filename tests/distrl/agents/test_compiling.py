@@ -50,13 +50,15 @@ import sys
 cores, *layers = sys.argv[1:]
 os.sched_setaffinity(0, map(int, cores.split(",")))  # a test before may have kept one
 import jax
-from distrl.agents.compiling import start_backend
+from distrl.agents.compiling import computing_threads, start_backend
 from tests.distrl.agents.test_compiling import made
 
 start_backend(map(made, map(int, layers)))
 start_backend([made(4)])  # later ones do nothing
 jax.devices()  # no computation: to compile one needs threads, unless a cache has it
-print(len(os.listdir("/proc/self/task")), os.environ.get("PJRT_NPROC"))
+threads = set(map(int, os.listdir("/proc/self/task")))
+assert computing_threads() <= threads
+print(len(threads), os.environ.get("PJRT_NPROC"), len(computing_threads()))
 """
 
 
@@ -69,22 +71,26 @@ def made(layer):
 
 
 def threads(*layers, **environ):
-    """How many threads a process with agents of these widths has, and PJRT_NPROC after all."""
+    """How many threads a process with agents of these widths has, PJRT_NPROC after all, and how
+    many threads compute for others.
+    """
     done = subprocess.run(
         [sys.executable, "-c", THREADS, ",".join(map(str, CORES)), *map(str, layers)],
         env={**os.environ, "JAX_PLATFORMS": "cpu", **environ},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    count, variable = done.stdout.split()
-    return int(count), variable
+    count, variable, computing = done.stdout.split()
+    return int(count), variable, int(computing)
 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="one core: one thread anyway")
 def test_small_agents_have_one_thread_of_xla_and_children_may_have_more():
     widest = compiling._SMALL
-    (small, left), (wide, _) = threads(64, widest), threads(64, widest + 1)
+    small, left, computing = threads(64, widest)
+    wide, _, several = threads(64, widest + 1)
     assert small < wide and left == "None"
+    assert (computing > 0) == (not compiling._HAS_BOTH) and several == 0
 
 
 COMPILES = """
@@ -133,8 +139,8 @@ def test_what_is_compiled_is_shared_among_processes_of_as_many_threads(tmp_path)
 
 
 def test_a_number_of_threads_that_a_user_has_set_stays():
-    (one, _), (four, left) = threads(64), threads(64, PJRT_NPROC="4")
-    assert four >= one + 3 and left == "4"
+    (one, *_), (four, left, computing) = threads(64), threads(64, PJRT_NPROC="4")
+    assert four >= one + 3 and left == "4" and computing == 0
 
 
 def test_gpus_have_no_options(monkeypatch):

@@ -27,7 +27,7 @@ def test_a_failure_is_saved_whether_or_not_the_monitor_takes_the_totals(monitor_
             calls.append(timeout)
 
     part = object.__new__(TaskLearner)
-    part._learner = types.SimpleNamespace(counts=lambda: {"learner_steps": 3})
+    part.learner = types.SimpleNamespace(counts=lambda: {"learner_steps": 3})
     part.reporter, part._counters_timeout = Reporter(), 7.0
     part.checkpointer = types.SimpleNamespace(close=lambda: calls.append("saved"))
     if monitor_fails:
@@ -74,7 +74,7 @@ def listener(monitor, callback, num_evaluators=1):
     part._callbacks, part._evaluations = TaskCallbacks("task", (callback,)), 0
     part._counters_timeout = part._call_timeout = 5.0
     part.checkpointer = types.SimpleNamespace(check=lambda: None)
-    part._learner, part._first_version = types.SimpleNamespace(version=0), 0
+    part.learner, part._first_version = types.SimpleNamespace(version=0), 0
     part._collection = part._replay = None
     part.reporter = Answers(monitor)
     return part
