@@ -202,7 +202,7 @@ class LocalRing:
         self._ring.restore(stored.first, stored.inserts)
         self._ring.rng_state = stored.rng
         self.counts.samples = stored.samples
-        self.counts.limits = self.counts.refilled(self._fresh_limits)
+        self.counts.resume(self._fresh_limits, stored.moved)
 
     def inserted(self) -> npt.NDArray[Any]:
         """As `LocalQueue.inserted`."""

@@ -183,6 +183,8 @@ class LocalTable:
         """As `Table.save`."""
         with self._has_samples:
             snapshot = self._store.snapshot(self._has_samples)
+            limits = self._store.counts.limits
+            snapshot.facts.update(files.limit_facts(self._config, self._batch_size, limits))
         return files.save(snapshot, config, folder)
 
     def restore(self, stored: Stored) -> None:

@@ -97,6 +97,12 @@ class TableMemory:
             self.store.ring.set_priorities(stored.keys(), stored.priorities)
             self.store.ring.largest = stored.largest
         self.store.restore(stored.first, stored.size, stored.samples)
+        if isinstance(self.store, RingSlots):
+            counts, config = self.store.counts, self.header.config
+            counts.resume(config.limits(self.header.batch_size), stored.moved)
+            lock = SharedLock(self.lock_address, lambda: None, "a table that is being made")
+            with lock:  # for all processes, this one's included
+                lock.change(lambda number: self.settings.write(number, config, counts.limits))
 
 
 def create_file(

@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
+from distrl.replay.config import RateLimits
 from distrl.replay.shared.slots import INSERTS, SAMPLES, RingSlots
 from distrl.replay.shared.table import SharedTable
+from distrl.replay.table.files import limit_facts
 
 
 class SharedSnapshot:
@@ -30,18 +32,20 @@ class SharedSnapshot:
         self._table, self._stored = table, stored
         self.priorities: npt.NDArray[Any] | None = None
         store, rng, largest = table.store, None, 0.0
+        limits: RateLimits | None = None
         with table.lock:
             self._slots = store.ready()
             self._keys = store.key[self._slots]
             inserts, samples = table.count(INSERTS), table.count(SAMPLES)
             if isinstance(store, RingSlots):
                 self.priorities, rng = store.ring.priorities(), store.ring.rng_state
-                largest = store.ring.largest
+                largest, limits = store.ring.largest, store.counts.limits
+            of_limits = limit_facts(table.config, table.batch_size, limits)
         self.size = len(self._slots)
         first = inserts - self.size
         self.facts = {
             "inserts": inserts, "samples": samples, "first": first, "rng": rng,
-            "largest_priority": largest,
+            "largest_priority": largest, **of_limits,
         }  # fmt: skip
 
     def read(self, start: int, stop: int) -> tuple[Block, int]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from distrl.errors import ConfigError, SpecError
 from distrl.replay.columns import Block, Columns
-from distrl.replay.config import ReplayConfig
+from distrl.replay.config import RateLimits, ReplayConfig
 
 _FACTS = "table.json"
 _PRIORITIES = "priorities.npy"
@@ -95,10 +95,10 @@ def write_facts(
     described = {
         "format": _FORMAT,
         "kind": kind,
+        "samples_per_insert": config.samples_per_insert,
         **facts,
         "table": config.table,
         "unroll_length": config.unroll_length,
-        "samples_per_insert": config.samples_per_insert,
         "columns": _described(columns),
     }
     (folder / _FACTS).write_text(json.dumps(described, indent=2) + "\n")
@@ -137,6 +137,25 @@ def _described(columns: Columns) -> dict[str, str]:
         name: f"{np.dtype(leaf.dtype).name}{list(_file_shape(columns, i, 1)[1:])}"
         for i, (name, leaf) in enumerate(zip(columns.names, columns.leaves, strict=True))
     }
+
+
+def limit_facts(config: ReplayConfig, batch_size: int, limits: RateLimits | None) -> dict[str, Any]:
+    """Returns what a snapshot's facts say of the limits in force.
+
+    Args:
+      config: the table's settings now, which may have changed since it was made.
+      batch_size: unrolls per sample.
+      limits: the limits now; None: a queue, which has none.
+
+    Returns:
+      "samples_per_insert", and "moved": how far the bounds are from those of an empty table.
+    """
+    if limits is None:
+        return {}
+    moved = 0.0
+    if config.samples_per_insert is not None:
+        moved = limits.min_diff - config.limits(batch_size).min_diff
+    return {"samples_per_insert": config.samples_per_insert, "moved": moved}
 
 
 def samples_under_ratio(facts: dict[str, Any], config: ReplayConfig) -> int:
@@ -190,6 +209,7 @@ class Stored:
     Attributes:
       inserts: the table's insert count.
       samples: the table's sample count.
+      moved: how far its bounds are from those of an empty table, under the ratio of now.
       first: key of the oldest unroll.
       size: number of unrolls.
       priorities: float64 `[size]` for a prioritized table; None: the table has none.
@@ -221,10 +241,13 @@ class Stored:
             self._skipped += excess
             self.first += excess
             self.size -= excess
+        self.moved = 0.0
         if config.table == "queue":
             self.samples = self.first  # missing unrolls have been sampled
         else:
             self.samples = samples_under_ratio(facts, config)
+            if config.samples_per_insert == facts["samples_per_insert"]:
+                self.moved = float(facts.get("moved", 0.0))  # older tables did not save it
         self._files = [_File(folder / f"{i}.npy") for i in range(len(columns.names))]
         self.priorities: npt.NDArray[Any] | None = None
         self.largest = 0.0

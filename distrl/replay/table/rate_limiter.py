@@ -120,6 +120,18 @@ class RateLimiter:
         move = inserts * limits.samples_per_insert - self.samples
         return limits._replace(min_diff=limits.min_diff + move, max_diff=limits.max_diff + move)
 
+    def resume(self, limits: RateLimits, moved: float) -> None:
+        """Sets the limits of a table that was loaded, with its counts.
+
+        Args:
+          limits: the limits of an empty table, from `ReplayConfig.limits`.
+          moved: how far the bounds of the saved one were from these.
+        """
+        self.limits = limits._replace(
+            min_diff=limits.min_diff + moved, max_diff=limits.max_diff + moved
+        )
+        self.limits = self.refilled(limits)
+
     def can_insert(self, count: int, max_size: int, pending: int = 0) -> int:
         """Returns how many of `count` consecutive inserts are admitted now.
 

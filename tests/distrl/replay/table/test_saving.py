@@ -155,6 +155,40 @@ def test_current_sizes_and_limits_apply(make_replay, streams, tmp_path, table):
     streams.add_to(client, np.arange(4, dtype=np.int32), T + 1, life=1)
 
 
+@pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+def test_no_samples_are_owed_for_offline_data_after_loading(make_replay, streams, tmp_path):
+    config = ReplayConfig("uniform", T, 64, 4, samples_per_insert=2.0, error_buffer=8.0)
+    replay = make_replay(config, BATCH)
+    client = replay.client()
+    streams.add_to(client, np.arange(4, dtype=np.int32), T + 1)
+    for _ in range(5):
+        client.experience.extend(client.experience[:4])
+    before = client.info()
+    assert before.limits.min_diff > config.limits(BATCH).max_diff
+    client.save(tmp_path / "table", 30.0)
+    replay.close()
+    client = make_replay(config, BATCH, saved=tmp_path / "table").client()
+    assert client.info() == before
+    for _ in range(2):  # the error_buffer of 8
+        client.sample(10.0)
+    assert not client.can_sample()
+
+
+@pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+def test_no_samples_are_owed_after_a_change_of_the_ratio(make_replay, streams, tmp_path):
+    """The ratio is changed while the table is used, and is the setting again when it is loaded."""
+    config = ReplayConfig("uniform", T, 64, 4, samples_per_insert=8.0, error_buffer=32.0)
+    replay = make_replay(config, BATCH)
+    client = replay.client()
+    client.reconfigure(samples_per_insert=1.0)
+    streams.add_to(client, np.arange(4, dtype=np.int32), 5 * T + 1)
+    client.save(tmp_path / "table", 30.0)
+    replay.close()
+    info = make_replay(config, BATCH, saved=tmp_path / "table").client().info()
+    assert (info.inserts, info.samples) == (20, 8 * (20 - 4))
+    assert info.limits == config.limits(BATCH) and info.error == 8.0 * 4
+
+
 def test_another_struct_is_refused(make_replay, streams, tmp_path, table):
     config, per_item = table
     replay = make_replay(config, BATCH, per_item)
