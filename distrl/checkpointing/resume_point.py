@@ -146,7 +146,7 @@ def restore_learner(
     like = learner.state()
     version, params = load_params(checkpoint / PARAMS, like.params)
     agent = load_nest(checkpoint / LEARNER, like.agent, "learner state")
-    check_saved(str(checkpoint), params)
+    check_saved(str(checkpoint), params, like.params)
     learner.restore(
         TrainingState(
             version,

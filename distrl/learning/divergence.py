@@ -226,15 +226,17 @@ def _flat(x: Any) -> jax.Array:
     return jnp.ravel(jnp.asarray(x, jnp.float32))
 
 
-def check_saved(where: str, params: Params) -> None:
+def check_saved(where: str, params: Params, initial: Params) -> None:
     """Raises SpecError if parameters from a checkpoint are not finite, as could be saved formerly.
 
     Args:
       where: the checkpoint.
       params: its parameters.
+      initial: the agent's initial ones. Leaves that are not finite here are not checked.
     """
-    for name, leaf in _named(params, ()):
-        if not _is_finite(leaf):
+    begun = jax.tree.map(_is_finite, initial)
+    for (name, leaf), (_, checked) in zip(_named(params, ()), _named(begun, ()), strict=True):
+        if checked and not _is_finite(leaf):
             raise SpecError(
                 f"{where}: {name} is not finite: training had diverged before it was saved; move "
                 "it away to resume from the checkpoint before it"

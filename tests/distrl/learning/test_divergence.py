@@ -267,6 +267,30 @@ def test_a_checkpoint_that_is_not_finite_is_not_resumed_from(tmp_path, monkeypat
         restore_learner(Learner(Summing(), Table(), seed=0), path)
 
 
+class Ranging(Summing):
+    """Also keeps the range of the values that it has seen: none yet, so that it is infinite."""
+
+    def initial_params(self, rng):
+        return {**super().initial_params(rng), "range": jnp.array([jnp.inf, -jnp.inf])}
+
+    def learner_step(self, params, learner_state, batch):
+        after, state, logs = super().learner_step(params, learner_state, batch)
+        return {**after, "range": params["range"]}, state, logs
+
+
+def test_parameters_that_begin_infinite_are_resumed(tmp_path):
+    learner = Learner(Ranging(), Table(), seed=0)
+    store = Checkpointer(
+        tmp_path, CheckpointConfig(replay=False), learner, None, lambda: COUNTERS, {}
+    )
+    learn(learner, 1.0)
+    path = store.save()
+    resumed = Learner(Ranging(), Table(), seed=0)
+    restore_learner(resumed, path)
+    version, params = resumed.variables
+    assert version == 1 and params["range"].tolist() == [np.inf, -np.inf]
+
+
 def random_sample(experiment, agent, reward):
     """Returns a batch for a learner of an experiment, with one reward of this value."""
     rng, task = np.random.default_rng(0), experiment.only_task
