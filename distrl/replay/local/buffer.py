@@ -23,10 +23,15 @@ class LocalReplayBuffer(TableReplayBuffer):
         """Args:
         table: the table, which other clients may share.
         struct: one stream at one step.
-        config: the table's settings.
+        config: the table's settings, except those that `reconfigure` can change: these are taken
+          from the table.
         batch_size: the table's batch size.
         stop: set when the program stops; ends waits.
         insert_timeout: seconds that an insert waits for room before it fails.
+
+        Raises:
+          ConfigError: the table's sizes differ, or only one of table and client is a queue.
         """
         config.check(batch_size)
+        table.check_client(config, batch_size)
         super().__init__(table, struct, config, stop, insert_timeout)

@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from distrl.errors import ConfigError
 from distrl.replay.client import TableReplayBuffer
 from distrl.replay.config import ReplayConfig
 from distrl.replay.shared.handle import TableHandle
 from distrl.replay.shared.snapshot import restore_rng
 from distrl.replay.shared.table import SharedTable
+from distrl.replay.table import reconfigure
 from distrl.types import Trajectory
 
 
@@ -51,7 +51,7 @@ class SharedReplayBuffer(TableReplayBuffer):
         config.check(batch_size)
         if isinstance(table, str):
             table = SharedTable.open(table, open_timeout, stop)
-        _check_same_layout(table, config, batch_size)
+        reconfigure.check_client(table.name, table.config, table.batch_size, config, batch_size)
         self._handle = TableHandle(table, struct, config.sampler, name)
         super().__init__(self._handle, struct, config, stop, insert_timeout)
         self._shared = table
@@ -85,20 +85,3 @@ class SharedReplayBuffer(TableReplayBuffer):
         if not self._closed:
             self._handle.leave()
         super().close()
-
-
-def _check_same_layout(table: SharedTable, config: ReplayConfig, batch_size: int) -> None:
-    """Raises ConfigError if the client's settings imply another layout than the table's."""
-    settings = table.config
-    for name, ours, theirs in (
-        ("batch_size", batch_size, table.batch_size),
-        ("replay.unroll_length", config.unroll_length, settings.unroll_length),
-        ("replay.max_size", config.max_size, settings.max_size),
-        ("replay.table", config.table, settings.table),
-    ):
-        # `reconfigure` changes a table between uniform and prioritized.
-        same_layout = name == "replay.table" and "queue" not in (ours, theirs)
-        if ours != theirs and not same_layout:
-            raise ConfigError(
-                f"table {table.name!r} was made with {name}={theirs}, and its client has {ours}"
-            )

@@ -84,3 +84,27 @@ def check_room(count: int, room: int) -> None:
             f"a queue with room for {room} unrolls cannot take {count} more: it keeps each until "
             "it is sampled; insert fewer, or use replay.table=uniform"
         )
+
+
+def check_client(
+    table: str, made: ReplayConfig, made_batch: int, config: ReplayConfig, batch_size: int
+) -> None:
+    """Raises ConfigError if a client's settings imply another layout than its table's.
+
+    Args:
+      table: the table's name.
+      made, made_batch: settings of the table, and the unrolls of its samples.
+      config, batch_size: those of the client.
+    """
+    for name, ours, theirs in (
+        ("batch_size", batch_size, made_batch),
+        ("replay.unroll_length", config.unroll_length, made.unroll_length),
+        ("replay.max_size", config.max_size, made.max_size),
+        ("replay.table", config.table, made.table),
+    ):
+        # A table can change between uniform and prioritized.
+        same_layout = name == "replay.table" and "queue" not in (ours, theirs)
+        if ours != theirs and not same_layout:
+            raise ConfigError(
+                f"table {table!r} was made with {name}={theirs}, and its client has {ours}"
+            )
