@@ -36,6 +36,11 @@ def scalars(logs: Mapping[str, Any], taken: Collection[str]) -> dict[str, float]
     for name, value in logs.items():
         if is_taken(name) or name in taken:
             raise SpecError(f"the agent's log {name!r} has a name of distrl's own; take another")
+        if value is None or isinstance(value, (Mapping, list, tuple)):
+            raise SpecError(
+                f"the agent's log {name!r} must be one number, got {type(value).__name__}: give "
+                "each number a name of its own"
+            )
         if np.shape(value) != ():
             raise SpecError(
                 f"the agent's log {name!r} must be one number, got an array of shape "

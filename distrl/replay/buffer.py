@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distrl.errors import SpecError
 from distrl.replay.config import ReplayConfig as ReplayConfig  # documented under this name as well
 from distrl.replay.insert_priorities import are_priorities
 from distrl.replay.table.info import TableInfo
@@ -121,7 +122,7 @@ class ReplayReader(abc.ABC):
           priorities: `[B]`, finite as float32, and 0 or more.
 
         Raises:
-          ValueError: the arrays differ in shape, or a priority is negative or not finite.
+          SpecError: the arrays differ in shape, or a priority is negative or not finite.
         """
 
     @abc.abstractmethod
@@ -195,19 +196,20 @@ def checked_priorities(
     """Returns `keys` as uint64 and `priorities` as float64, both `[B]`.
 
     Raises:
-      ValueError: see `ReplayReader.update_priorities`.
+      SpecError: see `ReplayReader.update_priorities`.
     """
     keys = np.asarray(keys, np.uint64)
     priorities = np.asarray(priorities, np.float64)
     if keys.ndim != 1 or keys.shape != priorities.shape:
-        raise ValueError(
+        raise SpecError(
             f"update_priorities: keys {list(keys.shape)} and priorities "
             f"{list(priorities.shape)} must be two vectors of one length"
         )
     bad = ~are_priorities(priorities)
     if bad.any():
-        raise ValueError(
-            f"update_priorities: priority {priorities[bad][0]} of key {keys[bad][0]} must be "
-            "finite as a float32, and 0 or more"
+        raise SpecError(
+            f"update_priorities: priority {priorities[bad][0]:g} of key {keys[bad][0]} must be "
+            "finite as a float32, and 0 or more; an agent's log 'priorities' has the size of each "
+            "unroll's error, not its sign"
         )
     return keys, priorities

@@ -166,6 +166,9 @@ class Logging:
         ({"metrics": 1.0}, "'metrics' has a name of distrl's own"),
         ({"batches": 1.0}, "'batches' has a name of distrl's own"),
         ({"policy_lag_mean": 1.0}, "'policy_lag_mean' has a name of distrl's own"),
+        ({"losses": {"q": 1.0}}, "'losses' must be one number, got dict: give each number a name"),
+        ({"pair": (1.0, 2.0)}, "'pair' must be one number, got tuple"),
+        ({"absent": None}, "'absent' must be one number, got NoneType"),
         ({"each": np.ones(3)}, r"'each' must be one number, got an array of shape \[3\]"),
     ],
 )

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from distrl.errors import DeadlineExceeded, Stopped
+from distrl.errors import DeadlineExceeded, SpecError, Stopped
 from distrl.replay.buffer import ReplayConfig
 from tests.support.waiting import in_thread
 
@@ -76,7 +76,7 @@ def test_prioritized_follows_priorities(make_replay, streams, take):
 def test_priorities_are_checked(make_replay):
     learner = make_replay(ReplayConfig("prioritized", T), 2).client()
     for keys, priorities in (([1, 2], [1.0]), ([1], [-1.0]), ([1], [np.nan]), ([1], [np.inf])):
-        with pytest.raises(ValueError, match="update_priorities"):
+        with pytest.raises(SpecError, match="update_priorities"):
             learner.update_priorities(np.array(keys, np.uint64), np.array(priorities))
 
 
