@@ -14,7 +14,12 @@ from distrl.programs.groups import INFERENCER
 from distrl.programs.program import NodeHandle
 from distrl.programs.substrate import node_context
 from distrl.runtime.durations import longest_wait
-from distrl.runtime.early_deadline import call_again_if_early, is_deadline, passed_early
+from distrl.runtime.early_deadline import (
+    PAUSE_S,
+    call_again_if_early,
+    is_deadline,
+    passed_early,
+)
 from distrl.runtime.heartbeat import (
     DOWN,
     GONE,
@@ -82,7 +87,7 @@ class Peer:
     """A Courier client whose errors name the peer. Its deadline comes with the handle.
 
     While the peer is being restarted, a call waits for it and is made again; so it is if its
-    deadline passes early. Methods that are called this way must be safe to call twice, as Courier
+    deadline passes early. Methods that are called this way must be safe to call again, as Courier
     itself may do.
     """
 
@@ -192,8 +197,7 @@ class Reporter:
         self._unsent: list[Report] = []
         self._sending: concurrent.futures.Future[Any] | None = None
         self._sent: list[Report] = []  # the reports that `_sending` is about
-        self._sent_at = 0.0
-        self._repeated = False
+        self._sent_at = 0.0  # for the first time
 
     def __call__(self, report: Report) -> None:
         """Sends `report`, or keeps it until the previous one has arrived.
@@ -252,24 +256,24 @@ class Reporter:
     def _send(self) -> None:
         self._sent, self._unsent = self._unsent, []
         self._number += 1
-        self._repeated = False
+        self._sent_at = time.monotonic()
         self._call()
 
     def _call(self) -> None:
         futures = self._monitor.client.futures
-        self._sent_at = time.monotonic()
         self._sending = futures.report(self._task, self._node, self._number, self._sent)
 
     def _finish(self, timeout: float) -> None:
-        """Waits for the answer; sends the reports once more if the deadline passed early."""
+        """Waits for the answer; sends the reports again if the deadline passed early."""
         sending, self._sending = self._sending, None
         if sending is None:
             return
         try:
             self.answer = sending.result(longest_wait(timeout))
         except Exception as error:
-            if not self._repeated and passed_early(error, self._sent_at, self._monitor.timeout):
-                self._repeated = True
+            if passed_early(error, self._sent_at, self._monitor.timeout):
+                if timeout:  # else it is called again for the next report
+                    time.sleep(PAUSE_S)
                 self._call()  # with the same number: the monitor drops what it has already
                 return
             raise PeerError(f"{self._monitor.name}.report() failed: {error!r}") from error

@@ -1,6 +1,8 @@
 """Deadlines that pass early because the machine's clock was set forward.
 
 gRPC's deadlines are times of day: when the clock jumps, those of all calls in flight pass at once.
+So do those of the calls that follow, for up to some seconds: Courier reckons them by a copy of the
+clock that it corrects only then.
 """
 
 import time
@@ -9,6 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+PAUSE_S = 0.05  # before a call is made again
 _EARLY = 0.9  # share of its deadline that a call must have had
 
 
@@ -27,27 +30,28 @@ def passed_early(error: BaseException, began: float, timeout: float | None) -> b
 
 def is_deadline(error: BaseException) -> bool:
     """Returns whether a call failed by its deadline. Args: error: what it raised."""
-    code = getattr(error, "code", None)
-    if code is not None and not callable(code):
-        return getattr(code, "name", "") == "DEADLINE_EXCEEDED"
+    if hasattr(error, "code") and not callable(error.code):  # None: the other node raised it
+        return getattr(error.code, "name", "") == "DEADLINE_EXCEEDED"
     text = f"{type(error).__name__} {error}"[:100].lower().replace(" ", "")
     return "deadlineexceeded" in text
 
 
 def call_again_if_early(call: Callable[[], T], timeout: float | None) -> T:
-    """Returns what `call` returns; calls it once more if its deadline passed early.
+    """Returns what `call` returns; calls it again while its deadline passes early.
 
     Args:
-      call: a call that may be made twice.
+      call: a call that may be made several times.
       timeout: its deadline in seconds; None: not known.
 
     Raises:
-      Exception: what `call` raised, the second time where there was one.
+      Exception: what `call` raised: another failure, or its deadline when it had passed since the
+        first call.
     """
     began = time.monotonic()
-    try:
-        return call()
-    except Exception as error:
-        if not passed_early(error, began, timeout):
-            raise
-    return call()
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if not passed_early(error, began, timeout):
+                raise
+        time.sleep(PAUSE_S)

@@ -13,6 +13,7 @@ from distrl.lockstep import LockstepReader
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Peer
 from distrl.replay.buffer import ReplayReader
+from distrl.runtime.early_deadline import passed_early
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.time_account import IDLE, in_state
 
@@ -117,6 +118,7 @@ class ActingWatch:
         self._task = task
         self._rounds = reader if isinstance(reader, LockstepReader) else None
         self._asked = 0.0
+        self._unanswered_since: float | None = None
         self._call: concurrent.futures.Future[Any] | None = None
         self._over = False
 
@@ -132,13 +134,19 @@ class ActingWatch:
             now = time.monotonic()
             if now - self._asked >= _POLL_S:
                 self._asked = now
+                if self._unanswered_since is None:
+                    self._unanswered_since = now
                 self._call = self._monitor.client.futures.acting_over(self._task)
         elif self._call.done():
             call, self._call = self._call, None
             try:
                 self._over, rounds = call.result()
             except Exception as error:
+                since = self._unanswered_since or 0.0
+                if passed_early(error, since, self._monitor.timeout):
+                    return self._over  # and ask again
                 raise PeerError(f"{self._monitor.name}.acting_over() failed: {error!r}") from error
+            self._unanswered_since = None
             if self._over and self._rounds is not None:
                 self._rounds.end_after(rounds)
         return self._over

@@ -107,13 +107,19 @@ def test_no_report_is_lost_when_the_clock_is_set():
     assert steps == [[1], [1], [2, 3, 4], [2, 3, 4]]
 
 
-def test_a_report_is_repeated_once():
+def test_a_report_is_repeated_until_its_deadline_has_passed(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(remote.time, "monotonic", lambda: clock[0])
     monitor = Monitor()
     reporter = Reporter(NodeHandle("monitor/0", monitor, 60.0), "task", "learner/0")
     reporter({"learner_steps": 1})
-    monitor.calls[0][-1].set_exception(DeadlineExceededError())
-    reporter({"learner_steps": 2})
-    monitor.calls[1][-1].set_exception(DeadlineExceededError())
+    for seconds in (20.0, 40.0):
+        clock[0] = seconds
+        monitor.calls[-1][-1].set_exception(DeadlineExceededError())
+        reporter({"learner_steps": 2})
+    assert [sent for _, _, _, sent, _ in monitor.calls] == [[{"learner_steps": 1}]] * 3
+    clock[0] = 60.0
+    monitor.calls[-1][-1].set_exception(DeadlineExceededError())
     with pytest.raises(PeerError, match=r"monitor/0.report\(\) failed"):
         reporter({"learner_steps": 3})
 
@@ -142,10 +148,13 @@ def test_a_call_whose_deadline_passes_early_is_made_again(monkeypatch):
     [("learner/0", "supervision.call_timeout"), ("inferencer/1", "inference.timeout")],
 )
 def test_a_call_without_an_answer_names_the_setting_of_its_deadline(monkeypatch, name, setting):
+    clock = [0.0]
+    monkeypatch.setattr(remote.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(node_context, "stop_event", threading.Event)
 
     class Starting:
         def ask(self):
+            clock[0] += 60.0
             raise DeadlineExceededError("Deadline Exceeded")
 
     with pytest.raises(PeerError) as error:

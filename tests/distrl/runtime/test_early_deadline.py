@@ -4,6 +4,7 @@ import enum
 
 import pytest
 
+from distrl.programs.substrate.rpc import CallError
 from distrl.runtime import early_deadline
 from distrl.runtime.early_deadline import call_again_if_early
 
@@ -32,6 +33,7 @@ OTHERS = [
     CourierError("raised on the server: DeadlineExceeded: no answer", Code.UNKNOWN),
     ConnectionError("failed to connect"),
     ValueError("x" * 200 + "deadline exceeded"),
+    CallError("DeadlineExceeded: no answer of the replay"),  # that the other node raised
 ]
 
 
@@ -39,6 +41,7 @@ def call(monkeypatch, error, seconds, timeout=60.0, times=1):
     """A call that fails after some seconds, at first; returns the calls that were made."""
     clock, calls = [0.0], []
     monkeypatch.setattr(early_deadline.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(early_deadline.time, "sleep", lambda seconds: None)
 
     def remote():
         clock[0] += seconds
@@ -57,7 +60,8 @@ def call(monkeypatch, error, seconds, timeout=60.0, times=1):
 @pytest.mark.parametrize("error", DEADLINES, ids=repr)
 def test_a_deadline_that_passes_early_is_no_failure(monkeypatch, error):
     assert call(monkeypatch, error, 1.0) == [1.0, 2.0]
-    assert call(monkeypatch, error, 1.0, times=2) == [1.0, 2.0, "failed"]
+    assert call(monkeypatch, error, 1.0, times=3) == [1.0, 2.0, 3.0, 4.0]
+    assert call(monkeypatch, error, 20.0, times=9) == [20.0, 40.0, 60.0, "failed"]
 
 
 @pytest.mark.parametrize("error", DEADLINES, ids=repr)

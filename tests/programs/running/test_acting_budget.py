@@ -1,7 +1,9 @@
 """Actors in threads keep a budget together, and the learner uses up what they made."""
 
+import concurrent.futures
 import random
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +11,10 @@ import pytest
 from distrl.agents.agent import extras_struct, state_struct
 from distrl.budget import ActingBudget
 from distrl.envs import PythonEnvironment
+from distrl.errors import PeerError
 from distrl.goal import Goal
 from distrl.learner import Learner
+from distrl.programs.program import NodeHandle
 from distrl.programs.running import acting_budget
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.local.buffer import LocalReplayBuffer
@@ -107,3 +111,34 @@ def test_the_learner_uses_up_what_is_in_the_table_and_ends():
     assert learner.version == reports[-1]["learner_steps"] == 2
     assert replay.info().size == 11 - 2 * 4
     assert Learner(agent, replay, seed=0, last=0).run(lambda: False, print) is False
+
+
+class DeadlineExceededError(Exception):
+    """What a call raises whose deadline has passed."""
+
+
+def test_the_learner_asks_on_when_the_clock_is_set(monkeypatch):
+    """All deadlines pass at once; another learner's life would cost updates."""
+    clock, calls = [1.0], []
+    monkeypatch.setattr(acting_budget.time, "monotonic", lambda: clock[0])
+
+    def ask(task: str) -> concurrent.futures.Future:
+        calls.append(concurrent.futures.Future())
+        return calls[-1]
+
+    client = SimpleNamespace(futures=SimpleNamespace(acting_over=ask))
+    watch = acting_budget.ActingWatch(NodeHandle("monitor/0", client, 60.0), "task", None)
+
+    def answer(seconds: float, error: Exception | None = None) -> bool:
+        assert not watch()  # asks
+        clock[0] += seconds
+        calls[-1].set_exception(error) if error else calls[-1].set_result((False, 0))
+        return watch()
+
+    for seconds in (20.0, 20.0, 10.0):
+        assert not answer(seconds, DeadlineExceededError())
+    assert not answer(5.0)
+    assert not answer(50.0, DeadlineExceededError())
+    with pytest.raises(PeerError, match=r"monitor/0.acting_over\(\) failed"):
+        answer(10.0, DeadlineExceededError())
+    assert len(calls) == 6
