@@ -48,6 +48,7 @@ def _main(arguments: list[str], load: Callable[[], Any] | None, own_process: boo
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         from distrl.launch.local import robust_streams
 
+        robust_streams.open_closed_streams()
         command = COMMANDS.get(_command(arguments))
         if command is not None and command.goes_on:
             robust_streams.install_robust_streams()

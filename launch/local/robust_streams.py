@@ -55,8 +55,8 @@ class _RobustFile(io.FileIO):
         return True
 
 
-def install_robust_streams() -> None:
-    """Replaces sys.stdout and sys.stderr, and opens /dev/null for standard streams that are closed.
+def open_closed_streams() -> None:
+    """Opens /dev/null for standard streams that are closed.
 
     Otherwise the next file would get the number of a closed one, and everything that is printed.
     """
@@ -66,9 +66,15 @@ def install_robust_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
     for fd, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def install_robust_streams() -> None:
+    """Replaces sys.stdout and sys.stderr; see `open_closed_streams`, which is to come first."""
+    for fd, name in ((1, "stdout"), (2, "stderr")):
         old = getattr(sys, name)
-        if old is not None:
-            old.flush()
+        old.flush()
         new = io.TextIOWrapper(
             io.BufferedWriter(_RobustFile(fd, "w", closefd=False)),
             getattr(old, "encoding", None) or "utf-8",

@@ -10,7 +10,8 @@ import pytest
 
 PROGRAM = """
 import ctypes, sys
-from distrl.launch.local.robust_streams import install_robust_streams
+from distrl.launch.local.robust_streams import install_robust_streams, open_closed_streams
+open_closed_streams()
 install_robust_streams()
 for _ in range(3):
     print("x" * 5000, flush=True)
@@ -71,6 +72,23 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_word(tmp_path, comma
     os.close(writer)
     assert ended.returncode == 128 + signal.SIGPIPE
     assert not ended.stderr
+
+
+@pytest.mark.parametrize(("word", "status"), [("list", 0), ("--help", 0), ("nonsense", 2)])
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_without_streams_does_its_work(tmp_path, word, status, streams):
+    (tmp_path / "runs").mkdir()
+    ended = subprocess.run(
+        ["bash", "-c", f'"$@" {streams}', "bash", sys.executable, "-m", "distrl", word],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert ended.returncode == status
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize("function", ["install_robust_streams", "escape_what_has_no_encoding"])
