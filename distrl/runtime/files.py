@@ -46,6 +46,15 @@ def owner(path: Path) -> str:
         return f"user {path.stat().st_uid}"
 
 
+def as_utf8(text: str) -> str:
+    """Returns a text in which names of files are as UTF-8 has them, whatever the locale.
+
+    Python reads the bytes of a name that the locale's encoding lacks as lone surrogates, which
+    neither a file of text nor a figure takes. What is no UTF-8 becomes U+FFFD.
+    """
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 @contextlib.contextmanager
 def replacing(path: Path, part: Path) -> Iterator[None]:
     """Replaces a file by `part`, which is written in the block; after an error `part` is gone.

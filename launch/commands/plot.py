@@ -18,6 +18,7 @@ from distrl.launch.runs.rows import last_row, telling_damage, texts
 from distrl.launch.runs.run import Run, load_run
 from distrl.launch.supervision.launcher_process import is_running
 from distrl.metrics.sinks import METRICS
+from distrl.runtime.files import as_utf8
 
 _COUNTERS = ("env_steps", "seconds", "learner_steps", "episodes", "trained_steps")
 _POINTS = 200  # at which the runs of a curve are averaged
@@ -270,7 +271,7 @@ def _draw(curves: Sequence[Curve], x: str, y: str, out: Path) -> None:
         raise ConfigError(f"plot: --out={out}: name a .png, .svg or .pdf file")
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     for curve in curves:
-        label = curve.label
+        label = as_utf8(curve.label)
         if curve.num_seeds < curve.num_runs:
             label += f" ({curve.num_runs} runs, distinct seeds: {curve.num_seeds})"
         elif curve.num_runs > 1:

@@ -21,7 +21,7 @@ from distrl.launch.runs.text_table import number
 from distrl.launch.supervision.launcher_process import is_running
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.metrics.sinks import METRICS
-from distrl.runtime.files import read_dict
+from distrl.runtime.files import as_utf8, read_dict
 
 _VIDEOS = {".mp4": "video/mp4", ".gif": "image/gif"}
 _MOST_VIDEO = 30_000_000  # bytes
@@ -47,7 +47,7 @@ def report(arguments: list[str]) -> int:
     values = parser.parse_args(arguments[1:])
     run = load_run(values.run, command="report")
     out = Path(values.out) if values.out else run.path / "report.html"
-    text = make_report(run, _video(run, values.video))
+    text = as_utf8(make_report(run, _video(run, values.video)))
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -20,7 +20,7 @@ from typing import Any
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.paths import PACKAGE
-from distrl.runtime.files import read_dict, write_json
+from distrl.runtime.files import as_utf8, read_dict, write_json
 from distrl.runtime.provenance import git, revision
 from distrl.saved.saved_agent import is_users, pickled
 from distrl.version import __version__
@@ -70,7 +70,7 @@ def write_snapshot(
             left_out.append(f"{PICKLE}: {type(error).__name__}: {error}".splitlines()[0])
     digest = hashlib.sha256(json.dumps([about[key] for key in _SAME]).encode())
     for key in sorted(files):
-        digest.update(f"{key}\0{len(files[key])}\0".encode() + files[key])
+        digest.update(f"{as_utf8(key)}\0{len(files[key])}\0".encode() + files[key])
     about["digest"] = digest.hexdigest()
     newest = newest_snapshot(run_dir)
     if newest is not None and read_about(newest).get("digest") == about["digest"]:

@@ -129,6 +129,16 @@ def test_a_run_without_rows_has_a_page(tmp_path):
         report.report(["distrl report", str(run.path), "--video=nothing.mp4"])
 
 
+def test_names_that_a_locale_could_not_decode_are_utf8(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run")
+    config = json.loads((run.path / "config.json").read_text())
+    name = "läuf".encode().decode("ascii", "surrogateescape")
+    config["command"] = ["distrl train", f"--run_dir={name}"]
+    (run.path / "config.json").write_text(json.dumps(config))
+    assert report.report(["distrl report", str(run.path)]) == 0
+    assert "--run_dir=läuf" in (run.path / "report.html").read_text("utf-8")
+
+
 @pytest.mark.parametrize("text", ["", '{"status": "fin', "[]", "null"])
 def test_a_damaged_result_costs_a_line(tmp_path, capsys, text):
     run = make_run(tmp_path / "run")

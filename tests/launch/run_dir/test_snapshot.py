@@ -51,6 +51,16 @@ def test_a_snapshot_has_the_umasks_mode_as_the_run_has(tmp_path, code, umask):
     assert modes == {"code": 0o750, "1": 0o750, "snapshot.json": 0o640, "distrl.zip": 0o640}
 
 
+def test_a_name_is_the_same_in_a_locale_that_lacks_its_characters(tmp_path, code, monkeypatch):
+    kept = []
+    for name in ("übung.py", "übung.py".encode().decode("ascii", "surrogateescape")):
+        files = {f"experiment/{name}": b"1"}
+        monkeypatch.setattr(snapshot, "_users_modules", lambda *_, files=files: files.items())
+        kept.append(snapshot.write_snapshot(tmp_path / "run", EXPERIMENT, "", []))
+    assert kept[0] == kept[1]
+    assert (kept[0] / "experiment" / "übung.py").read_bytes() == b"1"
+
+
 def test_a_snapshot_that_may_not_be_read_is_named(tmp_path, code, monkeypatch):
     path = snapshot.write_snapshot(tmp_path, EXPERIMENT, "", [])
 

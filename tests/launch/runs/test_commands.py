@@ -211,6 +211,13 @@ def test_labels_tell_all_curves_apart(tmp_path):
     assert labels(*long) == ["d", "e"]
 
 
+def test_a_curve_has_the_name_of_a_folder_that_the_locale_could_not_decode(tmp_path):
+    path = make_run(tmp_path / "läuf".encode().decode("ascii", "surrogateescape"))
+    out = tmp_path / "c.svg"
+    assert plot.plot(["distrl plot", str(path), f"--out={out}"]) == 0
+    assert "<!-- läuf -->" in out.read_text("utf-8")
+
+
 def test_a_curve_is_the_mean_over_seeds(tmp_path, capsys):
     paths = [make_run(tmp_path / f"a{k}", seed=k) for k in range(3)]
     paths.append(make_run(tmp_path / "b", rate=1e-4, rows=3))
