@@ -141,7 +141,7 @@ def update_json(
     Raises:
       OSError: the file cannot be read or written, or another process keeps it locked.
     """
-    with _lock(path):
+    with locked(path, LOCK_S):
         data = read_dict(path, is_intact)
         if data is None:
             data = begin()
@@ -151,14 +151,20 @@ def update_json(
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def locked(path: Path, seconds: float) -> Iterator[None]:
     """Locks a file's folder against all other threads and processes; a dead process releases it.
 
-    Raises OSError, as a TimeoutError that names the holder if one has it for `LOCK_S`.
+    Args:
+      path: the file.
+      seconds: how long to wait for another that has it locked.
+
+    Raises:
+      OSError: the folder cannot be opened; a TimeoutError that names the holder if it is still
+        locked after these seconds.
     """
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
-        deadline = time.monotonic() + LOCK_S
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -166,7 +172,7 @@ def _lock(path: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise TimeoutError(
-                        f"{path}: its folder has been locked for {LOCK_S:g} s by "
+                        f"{path}: its folder has been locked for {seconds:g} s by "
                         f"{_describe_holder(descriptor)}"
                     ) from None
             time.sleep(_POLL_S)

@@ -4,13 +4,12 @@ A request is a file in the run folder, `requests.json`, which the launcher looks
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from distrl.errors import ConfigError
-from distrl.runtime.files import owner, update_json
+from distrl.runtime.files import locked, owner, update_json
 
 _FILE_NAME = "requests.json"
 STACKS = "stacks"  # the request whose value is a list of node names
@@ -26,13 +25,11 @@ class Requests:
 
     def __init__(self, run_dir: Path, say: Callable[[str], None] = print) -> None:
         self._path = run_dir / _FILE_NAME
-        self._taken = run_dir / f".{_FILE_NAME}.taken"
         self._say = say
 
     def drop(self) -> None:
         """Drops those that the program before has not taken."""
-        for path in (self._path, self._taken):
-            path.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
 
     def take(self) -> Iterator[tuple[str, Any]]:
         """Yields each new request once: a group and a number of nodes, or `STACKS` and names.
@@ -40,12 +37,13 @@ class Requests:
         Raises:
           OSError: the file cannot be read or removed; no request is lost.
         """
+        if not self._path.exists():
+            return
         try:
-            if not self._taken.exists():  # else it could not be read or removed the last time
-                os.replace(self._path, self._taken)  # what comes now has a file of its own
-            data = self._taken.read_bytes()
-            self._taken.unlink()
-        except FileNotFoundError:
+            with locked(self._path, 0.0):
+                data = self._path.read_bytes()
+                self._path.unlink()
+        except TimeoutError:  # somebody may be adding a request: they are taken the next time
             return
         try:
             requests = json.loads(data)

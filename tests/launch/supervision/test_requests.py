@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from distrl.launch.supervision.launch_options import LaunchOptions
 from distrl.launch.supervision.requests import Requests, is_pending, send_requests
 from distrl.launch.supervision.session import Session
 from distrl.programs.substrate.builtin import CallNode, Program
+from distrl.runtime import files
 from tests.support.other_user import as_another_user
 
 
@@ -56,18 +58,31 @@ def test_requests_that_come_before_the_launcher_looks_are_all_taken(tmp_path):
 
 def test_a_request_that_comes_while_others_are_taken_is_not_lost(tmp_path, monkeypatch):
     send_requests(tmp_path, {"actor": 3})
-    read, came = Path.read_bytes, []
+    sender = threading.Thread(target=send_requests, args=(tmp_path, {"actor": 5}))
+    read = Path.read_bytes
 
-    def read_late(path):
-        data = read(path)
-        if not came:
-            came.append(path)
-            send_requests(tmp_path, {"actor": 5})
-        return data
+    def read_while_another_sends(path):
+        if sender.ident is None:
+            sender.start()
+        return read(path)
 
-    monkeypatch.setattr(Path, "read_bytes", read_late)
+    monkeypatch.setattr(Path, "read_bytes", read_while_another_sends)
     assert take(tmp_path) == ([("actor", 3)], [])
+    sender.join(30)
     assert take(tmp_path) == ([("actor", 5)], [])
+
+
+def test_requests_are_not_taken_twice_while_another_is_added_to_them(tmp_path, monkeypatch):
+    send_requests(tmp_path, {"stacks": ["learner/0"]})
+    write, taken = files.write_json, []
+
+    def write_late(path, data):
+        taken.extend(take(tmp_path)[0])
+        write(path, data)
+
+    monkeypatch.setattr(files, "write_json", write_late)
+    send_requests(tmp_path, {"actor": 3})
+    assert taken + take(tmp_path)[0] == [("stacks", ["learner/0"]), ("actor", 3)]
 
 
 def test_what_cannot_be_removed_is_taken_later(tmp_path, monkeypatch):
