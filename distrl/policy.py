@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from distrl import specs
-from distrl.agents.agent import Agent
+from distrl.agents.agent import Agent, params_struct
 from distrl.agents.compiling import make_clients
 from distrl.agents.settings import algorithm, with_settings
 from distrl.checkpointing.params_file import load_params
@@ -317,6 +317,5 @@ def load_agent(checkpoint: Checkpoint, trust: bool) -> SavedAgent:
     if hasattr(algorithm(config), "evaluation_epsilon"):
         config = with_settings(config, evaluation_epsilon=0.0)
     agent = make_agent(config, settings["transforms"], settings["env_spec"])
-    like = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
-    version, params = load_params(checkpoint.path / PARAMS, like)
+    version, params = load_params(checkpoint.path / PARAMS, params_struct(agent))
     return SavedAgent(agent, version, params)

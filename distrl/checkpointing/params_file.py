@@ -47,8 +47,7 @@ def load_params(path: Path, like: Nest) -> tuple[int, Params]:
     Args:
       path: the file.
       like: nest of arrays or of `jax.ShapeDtypeStruct` with the structure, shapes and dtypes of
-        the agent's parameters, e.g.
-        `jax.eval_shape(agent.initial_params, key)`.
+        the agent's parameters, e.g. `params_struct(agent)`.
 
     Returns:
       The version, and the parameters as NumPy arrays.

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
-from distrl.agents.agent import Agent
+from distrl.agents.agent import Agent, params_struct
 from distrl.checkpointing.generations import last_generation
 from distrl.checkpointing.params_file import checksum, load_nest, load_params
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
@@ -118,7 +117,7 @@ def check_params(agent: Agent, folder: Path) -> Params:
     Raises:
       SpecError: these are another agent's.
     """
-    params = jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
+    params = params_struct(agent)
     load_params(folder / PARAMS, params)
     return params
 

@@ -1,7 +1,7 @@
 """A client's handle of a table in shared memory: inserts into it and samples from it.
 
 An insert reserves free slots, copies into them, and commits them; a sample chooses slots and copies
-out of them. TableSlots are chosen under the table's lock, data is copied without it:
+out of them. Slots are chosen under the table's lock, data is copied without it:
 
 - Slots being written belong to their writer until it commits them, or dies.
 - Slots of a queue being read belong to their reader; if it dies, they are read again.
@@ -261,10 +261,11 @@ class TableHandle:
         self, done: Callable[[int, int], bool], what: str, stop: _Stop, timeout: float | None
     ) -> None:
         """As `SharedReplayBuffer.wait_for_counts`."""
-        info = self._table.current_info
+        count = self._table.count
         with self._table.lock:
             # Waits for room wake for every change.
-            self._wait(clients.ROOM, lambda: done(*info()[3:5]), what, stop, timeout)
+            is_done = lambda: done(count(INSERTS), count(SAMPLES))  # noqa: E731
+            self._wait(clients.ROOM, is_done, what, stop, timeout)
 
     def update_priorities(
         self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any], largest: float = 0.0

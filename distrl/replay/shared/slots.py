@@ -103,12 +103,12 @@ class TableSlots(abc.ABC):
         state = self.word & 3
         return bool(((state == WRITING) | (state == TAKEN)).any())
 
+    @abc.abstractmethod
     def present(self) -> npt.NDArray[Any]:
-        """Returns the slots of the unrolls in the table, the oldest first: int64 `[n]`."""
-        return self._sorted(READY)[0]
+        """Returns the slots of the unrolls in the table, the oldest first: int64 `[size]`."""
 
     def inserted(self) -> npt.NDArray[Any]:
-        """Returns the insertion times of `present()`: int64 `[n]`."""
+        """Returns the insertion times of `present()`: int64 `[size]`."""
         return self._time[self.present()]
 
     def _set_free(self, slots: npt.NDArray[Any]) -> None:
@@ -185,8 +185,7 @@ class QueueSlots(TableSlots):
         ints[INSERTS] += count
         ints[PENDING] -= count
 
-    def ready(self) -> npt.NDArray[Any]:
-        """Returns the slots of the unrolls in the queue, the oldest first: int64 `[size]`."""
+    def present(self) -> npt.NDArray[Any]:
         return np.array(self._order[span(self._ints[_FIRST], self.size, len(self._order))])
 
     def take(self, client: int, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -263,7 +262,7 @@ class RingSlots(TableSlots):
     ) -> None:
         count = len(slots)
         first = self.counts.inserts
-        self._set_free(self._order[self.ring.oldest(count)])
+        self._set_free(self._order[self.ring.evicted(count)])
         indices = self.ring.prepare(count, priorities)
         self._order[indices] = slots
         self.key[slots] = np.arange(first, first + count)
@@ -272,13 +271,12 @@ class RingSlots(TableSlots):
         self.ring.insert(count)
         self._ints[PENDING] -= count
 
-    def ready(self) -> npt.NDArray[Any]:
-        """Returns the slots of the unrolls in the table, the oldest first: int64 `[size]`."""
+    def present(self) -> npt.NDArray[Any]:
         return self._order[self.ring.present()]
 
     def remove(self, count: int) -> None:
         """Removes the `count` oldest unrolls."""
-        self._set_free(self._order[self.ring.front(count)])
+        self._set_free(self._order[self.ring.oldest(count)])
         self.ring.remove(count)
 
     def outdated(

@@ -34,7 +34,7 @@ class SharedSnapshot:
         store, rng, largest = table.store, None, 0.0
         limits: RateLimits | None = None
         with table.lock:
-            self._slots = store.ready()
+            self._slots = store.present()
             self._keys = store.key[self._slots]
             inserts, samples = table.count(INSERTS), table.count(SAMPLES)
             if isinstance(store, RingSlots):

@@ -162,8 +162,8 @@ class Ring:
             self._tree.set(indices, self._weights(priorities))
         return span(first, count, self._max_size)
 
-    def oldest(self, count: int) -> Indices:
-        """Returns the indices that must be freed before `count` inserts: `[n]`."""
+    def evicted(self, count: int) -> Indices:
+        """Returns the indices of the unrolls that `count` inserts evict: `[n]`."""
         counts = self.counts
         excess = max(0, counts.size + count - self._max_size)
         return span(counts.deletes, excess, self._max_size)
@@ -177,10 +177,10 @@ class Ring:
     def remove(self, count: int) -> None:
         """Counts the deletion of the `count` oldest unrolls, which are sampled no more."""
         if self._tree is not None:
-            self._tree.set(self.front(count), np.zeros(count))
+            self._tree.set(self.oldest(count), np.zeros(count))
         self.counts.deletes += count
 
-    def front(self, count: int) -> npt.NDArray[Any]:
+    def oldest(self, count: int) -> npt.NDArray[Any]:
         """Returns the indices of the `count` oldest unrolls: int64 `[count]`."""
         deletes = self.counts.deletes
         return np.arange(deletes, deletes + count) % self._max_size
@@ -196,7 +196,7 @@ class Ring:
         """
         size, count, step = self.counts.size, 0, 1
         while count < size:
-            indices = self.front(min(count + step, size))[count:]
+            indices = self.oldest(min(count + step, size))[count:]
             old = lags(oldest, versions(indices)).max(axis=0) > 0
             if not old.all():
                 return count + int(old.argmin())
