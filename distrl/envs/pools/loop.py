@@ -51,7 +51,7 @@ class LoopPool(PythonPool):
                 daemon=True,
             ).start()
 
-    def _dispatch(self, rows: npt.NDArray[Any]) -> None:
+    def _assign(self, index: int, rows: npt.NDArray[Any]) -> None:
         self._queue.extend(rows.tolist())
 
     def _wait(self, count: int) -> list[int]:

@@ -85,18 +85,7 @@ class ProcessPool(PythonPool):
         except HostDied:
             self._host_died()
 
-    def _dispatch(self, rows: npt.NDArray[Any]) -> None:
-        count = self._num_workers
-        if count == 1:
-            self._write(0, rows)
-            return
-        owners = rows % self.num_envs % count
-        for index in range(count):
-            rows_of_worker = rows[owners == index]
-            if len(rows_of_worker):
-                self._write(index, rows_of_worker)
-
-    def _write(self, index: int, rows: npt.NDArray[Any]) -> None:
+    def _assign(self, index: int, rows: npt.NDArray[Any]) -> None:
         # A pipe holds more rows than there are environments: this never waits. A broken pipe is
         # that of a dead worker, which the host will report.
         with contextlib.suppress(BrokenPipeError):

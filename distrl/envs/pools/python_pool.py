@@ -229,9 +229,21 @@ class PythonPool(Pool):
         rows = [int(self._rows[env_id]) for env_id in env_ids if self._in_workers[env_id]]
         return [row for row in rows if row not in back]
 
-    @abc.abstractmethod
     def _dispatch(self, rows: npt.NDArray[Any]) -> None:
         """Tells the workers to step or reset the environments of `rows`, int32."""
+        count = self._num_workers
+        if count == 1:
+            self._assign(0, rows)
+            return
+        owners = rows % self.num_envs % count
+        for index in range(count):
+            rows_of_worker = rows[owners == index]
+            if len(rows_of_worker):
+                self._assign(index, rows_of_worker)
+
+    @abc.abstractmethod
+    def _assign(self, index: int, rows: npt.NDArray[Any]) -> None:
+        """Tells worker `index` to step or reset the environments of `rows`, int32."""
 
     @abc.abstractmethod
     def _wait(self, count: int) -> list[int]:

@@ -44,16 +44,8 @@ class ThreadPool(PythonPool):
         worker = Worker(self._environment, self._slots, index)
         return _Thread(worker, self._reports, self.is_async, f"{self.name} worker {index}")
 
-    def _dispatch(self, rows: npt.NDArray[Any]) -> None:
-        count = self._num_workers
-        if count == 1:
-            self._threads[0].commands.put(rows.tolist())
-            return
-        owners = rows % self.num_envs % count
-        for index, thread in enumerate(self._threads):
-            rows_of_thread = rows[owners == index]
-            if len(rows_of_thread):
-                thread.commands.put(rows_of_thread.tolist())
+    def _assign(self, index: int, rows: npt.NDArray[Any]) -> None:
+        self._threads[index].commands.put(rows.tolist())
 
     def _wait(self, count: int) -> list[int]:
         try:
