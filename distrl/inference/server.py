@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import DeadlineExceeded
+from distrl.inference.batched_service import BatchedService
 from distrl.inference.messages import InferenceMessages
 from distrl.inferencer import Inferencer
 from distrl.runtime.durations import longest_wait
 from distrl.runtime.heartbeat import Heartbeat
-from distrl.runtime.time_account import IDLE, INFERENCE, TimeAccount, in_state, use_account
+from distrl.runtime.time_account import IDLE, INFERENCE, in_state, use_account
 from distrl.types import Inference, TimeStep
 
 
@@ -31,28 +32,7 @@ class _Request:
         self.error: BaseException | None = None
 
 
-class BatchCosts:
-    """What a linear fit of batches' seconds to their rows needs."""
-
-    def __init__(self) -> None:
-        self._count = self._rows = self._squares = 0
-        self._seconds = self._products = 0.0
-
-    def add(self, rows: int, seconds: float) -> None:
-        """Notes a batch."""
-        self._count += 1
-        self._rows += rows
-        self._squares += rows * rows
-        self._seconds += seconds
-        self._products += rows * seconds
-
-    @property
-    def sums(self) -> list[float]:
-        """The sums of 1, rows, squared rows, seconds, and rows times seconds."""
-        return [self._count, self._rows, self._squares, self._seconds, self._products]
-
-
-class InferenceServer:
+class InferenceServer(BatchedService):
     """Batches concurrent requests for one `Inferencer`; called from many server threads.
 
     Whatever has arrived while a batch ran is the next batch. It waits for no other requests, so a
@@ -75,19 +55,12 @@ class InferenceServer:
         timeout: seconds that a request may wait for its answer.
         heartbeat: the node's; records when batches run, and has this server's life. None: none.
         """
-        self._heartbeat = heartbeat or Heartbeat()
-        self._inferencer = inferencer
-        self._messages = messages
+        super().__init__(inferencer, messages, heartbeat)
         self._max_batch = max_batch
         self._timeout = longest_wait(timeout)
-        self._lock = threading.Lock()
         self._waiting: collections.deque[_Request] = collections.deque()
         self._busy = False  # a caller leads, or has been woken to lead
-        self.batches = 0
-        self.requests = 0
-        self._account = TimeAccount()  # switched with the lock held, or by the one that leads
-        self._costs = BatchCosts()
-        self._account.switch(IDLE)
+        self._account.switch(IDLE)  # always with the lock held, or by the one that leads
 
     def inference(self, data: bytes | memoryview) -> bytes:
         """Answers a packed request.
@@ -110,16 +83,6 @@ class InferenceServer:
         if request.error is not None:
             raise request.error
         return request.answer
-
-    def ask(self, version: int) -> None:
-        """See `Inferencer.ask`."""
-        self._inferencer.ask(version)
-
-    def times(self) -> dict[str, Any]:
-        """Returns a report of what its time went to, and of its batches; safe in any thread."""
-        with self._lock:
-            batches = [self.requests, *self._costs.sums]
-            return {"time": self._account.totals(), "batches": batches}
 
     def _give_up(self, request: _Request) -> None:
         """Raises DeadlineExceeded, unless the request was woken at the last moment."""
@@ -147,7 +110,7 @@ class InferenceServer:
         self._serve(batch)
         use_account(previous)
         with self._lock:
-            self._costs.add(rows, time.monotonic() - began)
+            self._count(len(batch), rows, time.monotonic() - began)
             if self._waiting:
                 self._waiting[0].wake.release()
             else:
@@ -158,8 +121,6 @@ class InferenceServer:
 
     def _serve(self, batch: list[_Request]) -> None:
         """Runs one batch. Its callers raise an error of it."""
-        self.batches += 1
-        self.requests += len(batch)
         self._heartbeat.tick()
         try:
             self._run(batch)

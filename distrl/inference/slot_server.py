@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import SpecError, Stopped
+from distrl.inference.batched_service import BatchedService
 from distrl.inference.messages import ANY_CORE, HEADER, InferenceMessages
 from distrl.inference.same_core import CoreSetter
-from distrl.inference.server import BatchCosts
 from distrl.inference.slot_client import FAILED
 from distrl.inference.slots import SlotFile
 from distrl.inferencer import Inferencer
 from distrl.runtime.heartbeat import Heartbeat
-from distrl.runtime.time_account import IDLE, INFERENCE, TimeAccount, use_account
+from distrl.runtime.time_account import IDLE, INFERENCE, use_account
 from distrl.shared_memory.futex import Event, fence
 from distrl.shared_memory.process import Process
 
@@ -44,7 +44,7 @@ class _Request(NamedTuple):
     with_state: bool
 
 
-class SlotServer:
+class SlotServer(BatchedService):
     """Answers what has been asked, in batches of all requests that there are; for one thread.
 
     Whatever has arrived while a batch ran is the next batch. It waits for no other requests.
@@ -63,21 +63,15 @@ class SlotServer:
         file: where the requests are; this process serves it from now on.
         heartbeat: the node's; records when batches run, and has this server's life. None: none.
         """
-        self._heartbeat = heartbeat or Heartbeat()
-        self._life = self._heartbeat.life
-        self._inferencer, self._messages, self._file = inferencer, messages, file
+        super().__init__(inferencer, messages, heartbeat)
+        self._file = file
         file.server = Process.this()
         rows, row_bytes = file.sizes.rows, messages.request.row_bytes
         self._slots = [self._open(index) for index in range(file.sizes.count)]
         most = inferencer.padded_size(rows * file.sizes.count)
         self._batch = np.zeros((most, row_bytes), np.uint8)
         self._dirty = 0  # rows of it that are not zero
-        self._lock = threading.Lock()  # of the figures
-        self._account = TimeAccount()
         self._core = CoreSetter()
-        self._costs = BatchCosts()
-        self.batches = 0
-        self.requests = 0
 
     def _open(self, index: int) -> _Slot:
         header, rows, answer = self._file.slot(index)
@@ -119,16 +113,6 @@ class SlotServer:
             account.switch(IDLE)
             use_account(previous)
 
-    def times(self) -> dict[str, Any]:
-        """Returns a report of what its time went to, and of its batches; safe in any thread."""
-        with self._lock:
-            batches = [self.requests, *self._costs.sums]
-            return {"time": self._account.totals(), "batches": batches}
-
-    def ask(self, version: int) -> None:
-        """See `Inferencer.ask`."""
-        self._inferencer.ask(version)
-
     def _waiting(self) -> list[_Request]:
         """Returns the requests that wait; refuses those that cannot be."""
         file, most = self._file, self._file.sizes.rows
@@ -166,9 +150,7 @@ class SlotServer:
                     self._serve([request])
                 return
         with self._lock:
-            self.batches += 1
-            self.requests += len(requests)
-            self._costs.add(rows, time.monotonic() - began)
+            self._count(len(requests), rows, time.monotonic() - began)
 
     def _run(self, requests: list[_Request], rows: int) -> None:
         inferencer, slots = self._inferencer, self._slots
@@ -223,7 +205,7 @@ class SlotServer:
         text = f"{type(error).__name__}: {error}".encode(errors="replace")
         text = text[: len(answer) - HEADER.size]
         answer[HEADER.size : HEADER.size + len(text)] = np.frombuffer(text, np.uint8)
-        HEADER.pack_into(slot.answer_header, 0, len(text), 0, FAILED, self._life)
+        HEADER.pack_into(slot.answer_header, 0, len(text), 0, FAILED, self._heartbeat.life)
         self._answered(request)
 
     def _answered(self, request: _Request) -> None:
