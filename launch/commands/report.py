@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distrl.errors import ConfigError
+from distrl.launch.live.progress import duration_text
 from distrl.launch.run_dir.folder import CONFIG
 from distrl.launch.run_dir.snapshot import newest_snapshot, read_about
 from distrl.launch.runs import html_page, report_curves
@@ -109,15 +110,9 @@ def _figures(run: Run) -> list[tuple[str, str]]:
             figures.append((name.replace("_", " "), " / ".join(map(number, known))))
     row = rows[0] if rows else {}
     if row.get("seconds", 0) > 0 and "env_steps" in row:
-        figures.append(("running time", _duration(row["seconds"])))
+        figures.append(("running time", duration_text(row["seconds"])))
         figures.append(("env steps a second", short(row["env_steps"] / row["seconds"])))
     return figures
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def _grid(charts: list[str]) -> str:

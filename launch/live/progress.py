@@ -32,3 +32,11 @@ def time_text(shares: dict[str, float]) -> str:
         for state, share in ordered
         if share >= 0.01
     )
+
+
+def duration_text(seconds: float) -> str:
+    """Returns "1:02:03"; days are in front."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return (f"{days} d " if days else "") + f"{hours}:{minutes:02}:{rest:02}"

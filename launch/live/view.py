@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from distrl.launch.live.progress import read_progress, shares_of_nodes, time_text
+from distrl.launch.live.progress import duration_text, read_progress, shares_of_nodes, time_text
 
 _BAR = 24  # columns
 _OLD_S = 10.0  # from this age on, figures are marked as old
@@ -70,7 +70,7 @@ def _task(name: str, task: Mapping[str, Any], width: int) -> list[Any]:
     metrics, rates = task["metrics"], task["rates"]
     counts = [
         *([name] if name else []),
-        clock(metrics["seconds"]),
+        duration_text(metrics["seconds"]),
         f"env steps {metrics['env_steps']:,} ({rates['env_steps']:,.0f}/s)",
         f"updates {metrics['learner_steps']:,} ({rates['learner_steps']:,.1f}/s)",
         f"episodes {metrics['episodes']:,}",
@@ -117,7 +117,7 @@ def _bar(part: Mapping[str, Any]) -> Table:
     if "seconds_left" in part:
         left = part["seconds_left"]
         text += f", {100 * done:.0f} %"
-        text += "" if left is None else f", {clock(left)} left"
+        text += "" if left is None else f", {duration_text(left)} left"
     row = Table.grid(padding=(0, 1))
     row.add_column(width=_BAR, no_wrap=True)
     row.add_column(no_wrap=True, overflow="ellipsis")
@@ -200,14 +200,6 @@ def _number(value: float | None) -> str:
     if isinstance(value, int) or abs(value) >= 1e5:
         return f"{value:,.0f}"
     return f"{value:.4g}"
-
-
-def clock(seconds: float) -> str:
-    """Returns "1:02:03"; days are in front."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return (f"{days} d " if days else "") + f"{hours}:{minutes:02}:{rest:02}"
 
 
 class View:

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from distrl.launch.live.progress import time_text
-from distrl.launch.live.view import clock, render
+from distrl.launch.live.progress import duration_text, time_text
+from distrl.launch.live.view import render
 
 METRICS = {
     "seconds": 3723.4,
@@ -115,5 +115,5 @@ def test_unknown_figures_are_left_out_or_dashes():
 
 
 def test_texts():
-    assert clock(59.6) == "0:01:00" and clock(200_000) == "2 d 7:33:20"
+    assert duration_text(59.6) == "0:01:00" and duration_text(200_000) == "2 d 7:33:20"
     assert time_text({"a_b": 0.2, "c": 0.795, "d": 0.005}) == "c 80 %  a b 20 %"
