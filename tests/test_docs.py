@@ -1,5 +1,6 @@
 """The documentation names only files, modules and pages that exist."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from distrl.launch.command_table import COMMANDS
 from distrl.programs.groups import GROUPS
+from tools.rooms import FLOORS, files_imported
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -105,6 +107,59 @@ def broken(page: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_names_exists(page):
     assert broken(page) == []
+
+
+ARCHITECTURE = "docs/architecture.md"
+
+
+def test_a_file_that_is_named_alone_lies_beside_the_one_before_it():
+    for line in text_of(ARCHITECTURE).splitlines():
+        folder = Path()
+        for name in re.findall(r"`([\w/]+\.py)`", line):
+            folder = Path(name).parent if "/" in name else folder
+            assert (ROOT / folder / Path(name).name).exists(), line
+
+
+def test_the_table_of_packages_has_every_folder():
+    packages = set(re.findall(r"^\| `(\w+/\w+)/` \|", text_of(ARCHITECTURE), re.MULTILINE))
+    folders = {"/".join(path.split("/")[:2]) for path in files_imported() if path.count("/") > 1}
+    assert folders == packages
+
+
+def drawn_arrows():
+    """Yields the arrows between files or folders that the page draws."""
+    page = text_of(ARCHITECTURE)
+    drawing = page[page.index('An arrow means "imports"') :].split("```")[1]
+    floor = ""
+    for line in drawing.splitlines()[1:]:
+        words = line.split(maxsplit=1)
+        if words[:1] and words[0].rstrip("/") in FLOORS:
+            floor, line = words
+        folder, colon, parts = line.strip().rpartition(": ")
+        steps = [
+            [floor + (f"{folder}/" if colon else "") + name for name in part.split(", ")]
+            for part in parts.split(" -> ")
+            if part != "all"
+        ]
+        for above, below in itertools.pairwise(steps):
+            for pair in itertools.product(above, below):
+                if not any(name.endswith("...") for name in pair):
+                    yield pair
+
+
+def test_every_arrow_that_is_drawn_is_an_import():
+    imported = files_imported()
+
+    def part_of(path, name):
+        return path == name or path.startswith(f"{name}/")
+
+    arrows = list(drawn_arrows())
+    assert len(arrows) > 40
+    for above, below in arrows:
+        assert any(
+            part_of(path, above) and any(part_of(other, below) for other in others)
+            for path, others in imported.items()
+        ), f"{above} -> {below}"
 
 
 def test_every_page_is_in_the_index():
