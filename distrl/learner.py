@@ -45,6 +45,8 @@ class Learner(LearnerLoop):
       count_acted: returns the environment steps that the actors of this process have taken, which
         the processes of a learner tell each other; 0 unless replaced.
       acted_elsewhere: environment steps of the other processes, as of the last update.
+      on_update: called after each update with the version, the transitions trained on, the logs and
+        the parameters, on one device; None: nothing is.
       waited, drops_when_done: see `LearnerLoop`.
       ahead: the update's compilation, until the first one.
       while_computing: a context, entered anew for each update's computation.
@@ -192,8 +194,17 @@ class Learner(LearnerLoop):
         sums = group.agree(True, totals if group.index == 0 else [0] * 4).sums
         version, trained_steps, consumed, inserted = sums
         params, agent, record = group.broadcast((state.params, state.agent, state.record))
-        counts = trained_steps, consumed, state.waited, inserted
-        self.restore(TrainingState(version, params, agent, *counts, *state[7:-1], record))
+        self.restore(
+            state._replace(
+                version=version,
+                params=params,
+                agent=agent,
+                trained_steps=trained_steps,
+                consumed=consumed,
+                inserted=inserted,
+                record=record,
+            )
+        )
 
     def leave(self) -> None:
         """Ends the updates of all of the learner's processes, unless they have ended already."""

@@ -185,7 +185,8 @@ def sampled(
       learner: the learner, which samples.
       table: "uniform" or "prioritized".
       error_buffer: the least error buffer.
-      others: as in `ReplayConfig`.
+      unroll_length, max_size, min_size_to_sample, samples_per_insert, priority_exponent: as in
+        `ReplayConfig`.
     """
     max_size = max(1, max_size)
     room = learner.batch_size + samples_per_insert * actors.num_streams

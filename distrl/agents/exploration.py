@@ -144,7 +144,7 @@ def explore_legal(
 
     Args:
       explore: (rng, values, epsilon) -> int [...]. Values of illegal actions are -infinity.
-      others: as in `epsilon_greedy`.
+      rng, values, epsilon, legal: as in `epsilon_greedy`.
     """
     if legal is not None:
         values = jnp.where(legal, values, -jnp.inf)
