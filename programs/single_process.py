@@ -21,7 +21,7 @@ from distrl.programs.running.update_wait import UpdateWait
 from distrl.programs.single_process_parts import SingleProcess, make_builders, nodes_of
 from distrl.programs.single_process_task import TaskRun
 from distrl.runtime import start_up
-from distrl.runtime.incarnations import next_life
+from distrl.runtime.lives import next_life
 from distrl.runtime.time_account import OTHER, in_state
 
 _REPORT_S = 0.2  # between two reports

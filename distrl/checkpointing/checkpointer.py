@@ -20,7 +20,7 @@ from distrl.learning.divergence import UpdateCheck
 from distrl.learning.training_state import TrainingState
 from distrl.replay.buffer import ReplayAdministration
 from distrl.runtime.durations import longest_wait
-from distrl.runtime.incarnations import lives
+from distrl.runtime.lives import lives
 from distrl.runtime.provenance import versions
 
 _POLL_S = 0.1  # between two checks whether the program stops

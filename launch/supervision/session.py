@@ -25,8 +25,8 @@ from distrl.launch.supervision.supervisor import Supervisor
 from distrl.metrics.progress_line import is_progress_line
 from distrl.programs.groups import group_of
 from distrl.programs.substrate import AnyProgram
-from distrl.runtime import incarnations
 from distrl.runtime.files import make_private_folder
+from distrl.runtime.lives import next_life
 
 if TYPE_CHECKING:
     from distrl.launch.live.view import View
@@ -106,7 +106,7 @@ class Session(contextlib.ExitStack):
             self.signals,
             self.journal,
             options.limits,
-            functools.partial(incarnations.next_life, self._run_dir, say=self.journal.say),
+            functools.partial(next_life, self._run_dir, say=self.journal.say),
             self._on_tick,
             options.stop_grace,
         )

@@ -16,7 +16,7 @@ from distrl.checkpointing import store as store_module
 from distrl.checkpointing.store import Checkpoint, Checkpoints
 from distrl.config import CheckpointConfig
 from distrl.errors import ConfigError
-from distrl.runtime.incarnations import lives, next_life
+from distrl.runtime.lives import lives, next_life
 
 ROOT = Path(__file__).parents[3]
 

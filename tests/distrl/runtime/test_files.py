@@ -8,7 +8,7 @@ import pytest
 
 from distrl.runtime import files
 from distrl.runtime.files import update_json
-from distrl.runtime.incarnations import next_life
+from distrl.runtime.lives import next_life
 
 
 def lock_in_child(folder):

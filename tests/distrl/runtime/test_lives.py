@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from distrl.runtime.incarnations import lives, next_life
+from distrl.runtime.lives import lives, next_life
 
 
 def begin(run_dir, *nodes):
