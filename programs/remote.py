@@ -84,7 +84,7 @@ class PeerWatch:
 
 
 class Peer:
-    """A Courier client whose errors name the peer. Its deadline comes with the handle.
+    """A client of another node, whose errors name that node. Its deadline comes with the handle.
 
     While the peer is being restarted, a call waits for it and is made again; so it is if its
     deadline passes early. Methods that are called this way must be safe to call again, as Courier
@@ -92,7 +92,7 @@ class Peer:
     """
 
     def __init__(self, peer: NodeHandle):
-        """Args: peer: name and `courier.Client` of the node."""
+        """Args: peer: the node."""
         self._client = peer.client
         self._name = peer.name
         self._timeout = peer.timeout
@@ -184,7 +184,7 @@ class Reporter:
 
     def __init__(self, monitor: NodeHandle, task: str, node: str):
         """Args:
-        monitor: name and `courier.Client` of the monitor.
+        monitor: the monitor's node.
         task: the task that the reports are about.
         node: name of the sender.
         """
