@@ -87,11 +87,11 @@ class ReplayServer:
             buffer = ReverbReplayBuffer(client, struct, config, batch_size, "benchmark")
             return buffer, buffer
         from distrl.replay.served.client import ServedReplayBuffer
-        from distrl.replay.served.prefetch import AheadReplayBuffer
+        from distrl.replay.served.prefetch import PrefetchingReplayBuffer
 
         served = ServedReplayBuffer(self._address, _KEY, struct, config, batch_size, pipelined=True)
         learner = ServedReplayBuffer(self._address, _KEY, struct, config, batch_size)
-        return served, AheadReplayBuffer(learner, batch_size)
+        return served, PrefetchingReplayBuffer(learner, batch_size)
 
     def stop(self) -> None:
         """Ends it."""

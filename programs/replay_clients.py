@@ -12,7 +12,7 @@ from distrl.replay.buffer import ReplayBuffer
 from distrl.replay.client import UnrollingReplayBuffer
 from distrl.replay.remote.sharded import ShardedReplayBuffer
 from distrl.replay.served.client import ServedReplayBuffer
-from distrl.replay.served.prefetch import AheadReplayBuffer
+from distrl.replay.served.prefetch import PrefetchingReplayBuffer
 from distrl.replay.served.shard import ServedShard
 from distrl.replay.shared.buffer import SharedReplayBuffer
 from distrl.shared_memory import segment
@@ -82,7 +82,7 @@ def actor_client(
 
 def learner_client(
     builder: Builder, replay: ReplayHandle, stop: Any
-) -> ReplayBuffer | ShardedReplayBuffer | AheadReplayBuffer:
+) -> ReplayBuffer | ShardedReplayBuffer | PrefetchingReplayBuffer:
     """Returns the learner's client of the table, of all its shards. For arguments see above."""
     task, name = builder.task, f"{LEARNER.name}/{builder.task.index}"
     if replay.servers is None:
@@ -94,7 +94,7 @@ def learner_client(
         if len(indices) == 1:
             client = _near_or_served_client(builder, replay, stop, name)
             if isinstance(client, ServedReplayBuffer):
-                return AheadReplayBuffer(client, task.learner.batch_size, stop)
+                return PrefetchingReplayBuffer(client, task.learner.batch_size, stop)
             return client
         clients = [_served_client(builder, replay, index, stop, name) for index in indices]
         per_item = task.unrolls_per_item

@@ -16,8 +16,8 @@ from distrl.replay.table.info import TableInfo
 from distrl.types import Sample
 
 
-class AheadReplayBuffer(ReplayReader, ReplayAdministration):
-    """The learner's client of a served table. A batch is fetched ahead, and counts as sampled."""
+class PrefetchingReplayBuffer(ReplayReader, ReplayAdministration):
+    """The learner's client of a served table. It prefetches a batch, which counts as sampled."""
 
     def __init__(
         self,
