@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -91,35 +91,16 @@ def run_single_process(
                 give_up=lambda: leave(signals.caught[0]),
                 join=join,
             )
-    except (ConfigError, SpecError) as error:
-        if debug:
-            post_mortem(error)
-        code = ending.end("failed", _one_line(error), EXIT_BAD_INPUT)
-        if process_group is None:
-            raise
-        print(f"distrl: {' '.join(str(error).split())}", file=sys.stderr)
-    except SaveError as error:
-        if signals.caught:
-            code = ending.stopped(signals.caught[0], str(error))
-        else:
-            code = ending.end("failed", str(error), EXIT_FAILED)
-    except Diverged as error:  # its one line says all
-        code = ending.end("failed", _one_line(error), EXIT_FAILED)
     except BaseException as error:  # an environment may raise SystemExit and KeyboardInterrupt too
-        if debug:
+        if debug and not isinstance(error, (SaveError, Diverged)):
             post_mortem(error)
-        ending.show(error)
-        code = ending.end("failed", _one_line(error), EXIT_FAILED)
+        code = ending.raised(error, signals.caught)
+        if isinstance(error, (ConfigError, SpecError)):
+            if process_group is None:
+                raise
+            print(f"distrl: {' '.join(str(error).split())}", file=sys.stderr)
     else:
-        if outcome is not None:
-            reason, reached = outcome
-            if reached:
-                return ending.end("finished", reason, EXIT_FINISHED)
-            return ending.end("failed", reason, EXIT_FAILED)
-        if signals.caught:
-            return ending.stopped(signals.caught[0])
-        reason = "another learner process has ended the run"
-        return ending.end("finished", reason, EXIT_FINISHED)
+        return ending.returned(outcome, signals.caught)
     if process_group is not None:
         # JAX's exit handlers would wait for processes that have ended, and then abort.
         exit_at_once(code)
@@ -155,6 +136,34 @@ class _Ending:
             except OSError:  # a full disk: all of it is printed then
                 folded = text
         sys.stderr.write(folded)
+
+    def returned(self, outcome: tuple[str, bool] | None, caught: Sequence[int]) -> int:
+        """Ends a program that has returned; see `end`.
+
+        Args:
+          outcome: why it ended, and whether it reached its goal; None: it was ended.
+          caught: the signals that have arrived.
+        """
+        if outcome is not None:
+            reason, reached = outcome
+            if reached:
+                return self.end("finished", reason, EXIT_FINISHED)
+            return self.end("failed", reason, EXIT_FAILED)
+        if caught:
+            return self.stopped(caught[0])
+        return self.end("finished", "another learner process has ended the run", EXIT_FINISHED)
+
+    def raised(self, error: BaseException, caught: Sequence[int]) -> int:
+        """Ends a program that has raised; see `end`. Args: caught: the signals that arrived."""
+        if isinstance(error, (ConfigError, SpecError)):
+            return self.end("failed", _one_line(error), EXIT_BAD_INPUT)
+        if isinstance(error, SaveError):
+            if caught:
+                return self.stopped(caught[0], str(error))
+            return self.end("failed", str(error), EXIT_FAILED)
+        if not isinstance(error, Diverged):  # whose one line says all
+            self.show(error)
+        return self.end("failed", _one_line(error), EXIT_FAILED)
 
     def stopped(self, number: int, problem: str = "") -> int:
         """Ends a program that a signal has stopped; see `end`."""
