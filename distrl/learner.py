@@ -22,9 +22,8 @@ from distrl.learning.finite_params import FiniteParams
 from distrl.learning.inserted_steps import InsertedSteps
 from distrl.learning.learner_loop import LearnerLoop
 from distrl.learning.policy_lag import PolicyLags
-from distrl.learning.training_state import TrainingState
+from distrl.learning.training_state import TrainingState, make_learner_state, make_params
 from distrl.metrics.reports import Report
-from distrl.random_keys import derive, root
 from distrl.replay.age_bound import AgeBound
 from distrl.replay.buffer import ReplayReader
 from distrl.runtime.time_account import (
@@ -98,8 +97,8 @@ class Learner(LearnerLoop):
             replay = self._age_bound = AgeBound(replay, max_policy_lag, lambda: self.version)
         self._replay, self._timeout = replay, timeout
         self._devices = devices or Devices(1, count=1)
-        params = jax.jit(agent.initial_params)(derive(root(seed), "params"))
-        agent_state = jax.jit(agent.initial_learner_state)(params)
+        params = make_params(agent, seed)
+        agent_state = make_learner_state(agent, params)
         what = f"training of policy {policy!r}" if policy else "training"
         self._check = UpdateCheck(params, agent_state, on_nonfinite, what)
         self._split_update = split_update

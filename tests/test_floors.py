@@ -82,7 +82,7 @@ ROOMS = """
     distrl/lockstep distrl/replay/age_bound distrl/envs/__init__
     distrl/agents/modules distrl/config distrl/envs/suites distrl/replay/buffer
     distrl/agents/losses distrl/agents/exploration
-    distrl/agents/schedules
+    distrl/agents/schedules distrl/agents/weak_types
     distrl/envs/native distrl/learner_config distrl/replay/episode_unrolls distrl/replay/table
     distrl/budget distrl/learner_group distrl/envs/multi_agent distrl/replay/unrolls
     distrl/envs/time_limit distrl/envs/whole_games

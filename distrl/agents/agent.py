@@ -15,6 +15,7 @@ import numpy as np
 from distrl import specs
 from distrl.agents.action_distribution import ActionDistribution
 from distrl.agents.losses.batch_share import weighted_mean
+from distrl.agents.weak_types import strong
 from distrl.errors import ConfigError, SpecError
 from distrl.random_keys import derive, numbered, root
 from distrl.specs import EnvironmentSpec
@@ -28,6 +29,7 @@ each unroll of the batch. The learner takes it out and sends it to a prioritized
 LearnerState = Any  # a learner's state besides the parameters, e.g. the optimiser's
 
 _BATCH = 3  # arbitrary, but unlikely to be the size of another axis
+_KEY = jax.ShapeDtypeStruct((2,), np.uint32)  # a raw one
 
 
 class Agent(abc.ABC):
@@ -211,7 +213,7 @@ def params_key(params: Params, purpose: str) -> jax.Array:
 
 def params_struct(agent: Agent) -> Params:
     """Returns shapes and dtypes of the parameters, as `extras_struct` does."""
-    return jax.eval_shape(agent.initial_params, jax.ShapeDtypeStruct((2,), np.uint32))
+    return jax.eval_shape(lambda key: strong(agent.initial_params(key)), _KEY)
 
 
 def extras_struct(agent: Agent) -> Nest:
@@ -224,7 +226,6 @@ def extras_struct(agent: Agent) -> Nest:
       SpecError: an extra has no leading batch axis, or the state after the step has another
         structure, shape or dtype than the initial one.
     """
-    key = jax.ShapeDtypeStruct((2,), np.uint32)
 
     def extras(rng: jax.Array, timestep: TimeStep) -> Nest:
         params = agent.initial_params(rng)
@@ -237,7 +238,7 @@ def extras_struct(agent: Agent) -> Nest:
         lambda s: jax.ShapeDtypeStruct((_BATCH, *s.shape), s.dtype),
         specs.acting_struct(agent.env_spec),
     )
-    return _one_stream(jax.eval_shape(extras, key, timestep), "extras")
+    return _one_stream(jax.eval_shape(extras, _KEY, timestep), "extras")
 
 
 def state_struct(agent: Agent) -> Nest:

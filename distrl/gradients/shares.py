@@ -12,6 +12,7 @@ from distrl.agents.agent import PRIORITIES, Agent, LearnerState, Logs, params_st
 from distrl.agents.compiling import update_options
 from distrl.agents.losses.batch_share import Share, share_of_batch
 from distrl.agents.losses.prioritized import check_priorities
+from distrl.agents.weak_types import strong
 from distrl.gradients.layout import MessageLayout
 from distrl.types import TIME_FIELDS, Nest, Params, Trajectory
 
@@ -66,7 +67,7 @@ class ShareGradients:
         self._agent, self._struct, self._length = agent, struct, length
         self.batch_size = batch_size
         params = params_struct(agent)
-        state = jax.eval_shape(agent.initial_learner_state, params)
+        state = jax.eval_shape(lambda each: strong(agent.initial_learner_state(each)), params)
         self._leaves, self._treedef = jax.tree.flatten((params, state))
         scalar = jax.ShapeDtypeStruct((), np.float32)
         start = jax.ShapeDtypeStruct((), np.int32)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from distrl.agents.agent import PRIORITIES, LearnerState, Logs, check_kept, check_raw
 from distrl.agents.losses.prioritized import check_priorities
+from distrl.agents.weak_types import strong
 from distrl.errors import Diverged, SpecError
 from distrl.param_versions import stored_version
 from distrl.types import Array, Params, Trajectory
@@ -113,6 +114,7 @@ class UpdateCheck:
                 check_kept(old, new, name, "the update (learner_step)")
             if isinstance(batch, Trajectory):  # else gradients of shares, each checked by itself
                 check_priorities(logs, PRIORITIES, len(batch.stream_id))
+            after, after_state = strong((after, after_state))  # or the next update compiles again
             leaves = jax.tree.leaves((after, after_state))
             code = jax.lax.cond(
                 self._all_finite(leaves, logs),

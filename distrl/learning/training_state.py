@@ -2,6 +2,11 @@
 
 from typing import Any, NamedTuple
 
+import jax
+
+from distrl.agents.agent import Agent, LearnerState
+from distrl.agents.weak_types import strong
+from distrl.random_keys import derive, root
 from distrl.types import Params
 
 
@@ -18,3 +23,13 @@ class TrainingState(NamedTuple):
     inserts: int = 0  # the table's own count of these unrolls
     too_old: int = 0  # unrolls that were dropped, as they were older than `max_policy_lag`
     record: Any = None  # of the updates' check, see `UpdateCheck`; None: of no update
+
+
+def make_params(agent: Agent, seed: int) -> Params:
+    """Returns an agent's initial parameters."""
+    return jax.jit(lambda key: strong(agent.initial_params(key)))(derive(root(seed), "params"))
+
+
+def make_learner_state(agent: Agent, params: Params) -> LearnerState:
+    """Returns an agent's initial learner state for parameters."""
+    return jax.jit(lambda params: strong(agent.initial_learner_state(params)))(params)

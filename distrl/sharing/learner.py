@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from distrl.agents.agent import Agent, Logs, params_struct
 from distrl.learner import Learner
-from distrl.learning.training_state import TrainingState
-from distrl.random_keys import derive, root
+from distrl.learning.training_state import TrainingState, make_learner_state, make_params
 from distrl.sharing.config import Shared, paths, shared_leaves
 from distrl.types import Params, Sample, Trajectory
 
@@ -54,8 +53,7 @@ class Sharing:
                     self._leaves[task][path] = leaf
                 if owns:
                     if initial is None:
-                        made = jax.jit(agent.initial_params)(derive(root(seed), "params"))
-                        initial = dict(paths(made))
+                        initial = dict(paths(make_params(agent, seed)))
                     for key, path in shared_leaves(name, task, struct).items():
                         self._values[name, key] = initial[path]
 
@@ -155,7 +153,7 @@ class SharingLearner(Learner):
 
         self._update = update
         params = sharing.newest(task, self._state.params)
-        state = jax.jit(agent.initial_learner_state)(params)
+        state = make_learner_state(agent, params)
         self.restore(self._state._replace(params=params, agent=state))
 
     def restore(self, state: TrainingState) -> None:
