@@ -225,6 +225,11 @@ class Columns:
             raise SpecError(f"unrolls must be {self._structure}, got {structure}")
         leaves = [np.asarray(leaf) for leaf in leaves]
         first = leaves[self.has_time.index(False)]  # the stream ids, if nothing before them
+        if first.shape == self.shape(self.has_time.index(False), 1)[1:]:
+            raise SpecError(
+                "unrolls must be several, [T + 1, n, ...], and this is one, [T + 1, ...]: take a "
+                "slice, such as experience[-1:] in the place of experience[-1]"
+            )
         size = len(first) if first.ndim else 0
         for i, leaf in enumerate(leaves):
             shape, dtype = self.shape(i, size), np.dtype(self.leaves[i].dtype)

@@ -78,6 +78,8 @@ def test_extend(make_replay, make_streams, kind):
     wrong = everything._replace(action=everything.action.astype(np.float32))
     with pytest.raises(SpecError, match=r"unrolls.action: expected int32\[5, 12\], got float32"):
         unrolls.extend(wrong)
+    with pytest.raises(SpecError, match=r"this is one, \[T \+ 1, ...\]: take a slice, such as"):
+        unrolls.extend(Experience(source)[-1])
     with pytest.raises(SpecError, match="unrolls must be"):
         unrolls.extend(everything._replace(extras=()))
 
