@@ -1,6 +1,7 @@
 """Small files that are written atomically, whenever the process or the machine dies."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -21,10 +22,16 @@ _POLL_S = 0.01  # between two attempts to lock it
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on disk."""
+    """Waits until a file, or the names in a folder, are on disk.
+
+    Some file systems, as those of shared folders of virtual machines, cannot wait for a folder.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP) or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

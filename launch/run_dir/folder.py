@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import itertools
 import os
@@ -124,7 +125,8 @@ def lock(path: Path) -> None:
     """Locks the folder until this process and its forks have ended.
 
     Raises:
-      ConfigError: another program runs there, or the folder is another user's.
+      ConfigError: another program runs there, the folder is another user's, or its file system has
+        no locks.
       OSError: the lock cannot be written for another reason.
     """
     try:
@@ -151,5 +153,14 @@ def lock(path: Path) -> None:
                     "one program at a time"
                 ) from None
             time.sleep(_POLL_S)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                raise
+            raise ConfigError(
+                f"--run_dir: {shown(path)}: its file system has no locks (flock: "
+                f"{error.strerror}), which keep two programs from one folder; take a folder on "
+                "another one, or have it mounted with locks (Lustre: -o flock)"
+            ) from error
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, lock_text(LauncherProcess.this()), 0)  # stays open until the process ends

@@ -89,6 +89,8 @@ def is_locked(run_dir: Path) -> bool | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:  # a file system without locks, which a run may have been copied to
+        return None
     finally:
         os.close(descriptor)
     return False

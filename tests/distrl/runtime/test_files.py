@@ -1,8 +1,11 @@
 """Files that several processes change."""
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
+import stat
 
 import pytest
 
@@ -41,6 +44,28 @@ def test_a_file_that_another_process_keeps_locked_is_named_with_it(tmp_path, mon
         f"resume it if it is stopped (kill -CONT {pid}), or end it"
     )
     assert next_life(tmp_path, "actor/0") == 0  # a dead process releases it
+
+
+@pytest.mark.parametrize(
+    ("number", "passes"), [(errno.EINVAL, True), (errno.EOPNOTSUPP, True), (errno.EIO, False)]
+)
+def test_a_file_system_may_not_wait_for_a_folder(tmp_path, monkeypatch, number, passes):
+    real, failing = os.fsync, ["folder"]
+
+    def fsync(descriptor):
+        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+        if kind in failing:
+            raise OSError(number, os.strerror(number))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with contextlib.nullcontext() if passes else pytest.raises(OSError, match=os.strerror(number)):
+        files.write_json(tmp_path / "a.json", [1])
+    assert json.loads((tmp_path / "a.json").read_text()) == [1]
+    failing[:] = ["file"]
+    with pytest.raises(OSError, match=os.strerror(number)):  # what cannot be written is no success
+        files.write_json(tmp_path / "b.json", [2])
+    assert not (tmp_path / "b.json").exists()
 
 
 def test_a_holder_that_cannot_be_seen(tmp_path, monkeypatch):

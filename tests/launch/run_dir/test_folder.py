@@ -1,6 +1,8 @@
 """The folder of a program that is no experiment."""
 
 import datetime
+import errno
+import fcntl
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +75,17 @@ def test_a_folder_of_another_user_is_named_with_its_owner(tmp_path, monkeypatch,
         f"--run_dir: {file} is {owner(file)}'s{now}, and you may not write it; take a folder of "
         "your own"
     )
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ConfigError, match=r"its file system has no locks \(flock: Func"):
+        folder.lock(tmp_path)
+    assert (tmp_path / "lock").exists()
+    assert folder.is_running(tmp_path) is False
 
 
 def test_a_group_may_write_the_lock_and_the_logs_where_the_umask_lets_it(tmp_path):
