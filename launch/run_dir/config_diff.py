@@ -173,11 +173,13 @@ def compare(
         for name in old_classes.keys() | new_classes.keys()
         if old_classes.get(name) != new_classes.get(name)
     )
-    changes = [
-        _change(name, old_classes.get(name), new_classes.get(name), _is_agent(name))
-        for name in replaced
-    ]
     was, now = flat(old["experiment"], ""), flat(new["experiment"], "")
+    changes = []
+    for name in replaced:
+        part = new_classes.get(name)
+        if part is not None and name not in old_classes:
+            part = _with_values(name, part, now, usual)
+        changes.append(_change(name, old_classes.get(name), part, _is_agent(name)))
     if "agent.network" in new_classes.keys() - old["classes"].keys():  # of continuous control
         was = {**flat(json.loads(json.dumps(as_dict(SHARED))), "agent.network."), **was}
     # It is in the settings of all of DQN's networks, and changes those that are dueling.
@@ -188,6 +190,25 @@ def compare(
             fixed = _of_policy(name) == "agent.dueling_streams" and dueling
             changes.append(_change(name, old_value, now.get(name), fixed))
     return [*changes, *_changed_code(old, new, {change.field for change in changes})]
+
+
+def _with_values(
+    name: str, part: str, settings: Mapping[str, Any], usual: Mapping[str, Any]
+) -> str:
+    """Returns "ComponentConfig(learning_rate=0.001)": a part with what is not usual in it.
+
+    Args:
+      name: its dotted name.
+      part: its class.
+      settings: all settings, by dotted name.
+      usual: see `compare`.
+    """
+    values = [
+        f"{field.removeprefix(f'{name}.')}={value}"
+        for field, value in settings.items()
+        if _within(field, name) and value != usual.get(field)
+    ]
+    return f"{part}({', '.join(values)})" if values else part
 
 
 def _changed_code(old: dict[str, Any], new: dict[str, Any], others: set[str]) -> list[Change]:

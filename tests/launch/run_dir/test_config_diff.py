@@ -15,6 +15,7 @@ import optax
 import pytest
 
 from distrl import presets
+from distrl.agents.components import ComponentConfig
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
@@ -63,6 +64,14 @@ def test_a_run_without_pixels_and_memory_goes_on_as_it_was(config):
     changes = {change.field: change for change in config_diff.compare(old, memory)}
     assert changes["agent.network.core"].fixed
     assert changes["agent.network.core"].was == "none"
+
+
+def test_a_part_that_a_run_had_not_is_told_with_its_values():
+    agent = SACConfig(components={"critics": ComponentConfig(learning_rate=0.01)})
+    usual = config_diff.defaults(agent, "agent.")
+    (change,) = config_diff.compare(described(SACConfig()), described(agent), usual)
+    told = "ComponentConfig(learning_rate=0.01)"
+    assert change == ("agent.components.critics", None, told, False)
 
 
 def test_a_run_of_before_a_check_of_environments_goes_on():
