@@ -99,7 +99,7 @@ class Checkpointer:
         self._give_up = give_up
         self._printer = printer
         self._ended = threading.Event()  # the program's own loop has ended
-        self._abandoned = False
+        self._abandoned = self._slow = False  # the latter: a slow checkpoint was told
         self._saved, self._counted = learner.version or -1, dict(at_least())
         # The last one of parameters from which the learner's own have come.
         self._evaluation: dict[str, Any] = (known_counters or {}).get("evaluation", {})
@@ -224,9 +224,15 @@ class Checkpointer:
         if self._callbacks:
             self._told.put(Checkpoint(path, Checkpoint.read_manifest(path)))
         nbytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        self._printer(
-            f"checkpoint {path.name}: {nbytes / 1e6:.1f} MB in {time.monotonic() - began:.2f} s"
-        )
+        seconds = time.monotonic() - began
+        self._printer(f"checkpoint {path.name}: {nbytes / 1e6:.1f} MB in {seconds:.2f} s")
+        if seconds > self._config.grace and not (last or self._slow):
+            self._slow = True
+            self._printer(
+                f"distrl: the last checkpoint would be lost if it took {seconds:.0f} s, too: it "
+                f"has checkpoint.grace={self._config.grace:g} s; raise that, or set "
+                "checkpoint.replay=False"
+            )
         return path
 
     def _write(self, folder: Path, state: TrainingState, last: bool) -> dict[str, Any]:

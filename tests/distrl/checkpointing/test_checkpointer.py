@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 import types
 
 import numpy as np
@@ -157,6 +158,32 @@ def test_other_checkpoints_are_whole_or_not_written(tmp_path, checkpointer):
             made.save()
         made.abandon()
     assert Checkpoints(tmp_path).latest() is None
+
+
+def test_a_checkpoint_that_takes_longer_than_the_last_one_may_is_told_once(
+    checkpointer, monkeypatch
+):
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    class Slow(Replay):
+        seconds = 4.0
+
+        def save(self, folder, timeout):
+            clock[0] += self.seconds
+            return super().save(folder, timeout)
+
+    slow = Slow()
+    made = checkpointer(slow, grace=4.0)
+    made.save()
+    slow.seconds = 5.0
+    for _ in range(2):
+        made.save()
+    told = [line for line in made.lines if not line.startswith("checkpoint 000003")]
+    assert told == [
+        "distrl: the last checkpoint would be lost if it took 5 s, too: it has checkpoint.grace=4 "
+        "s; raise that, or set checkpoint.replay=False"
+    ]
 
 
 def evaluated(number, score, life, version=2):
