@@ -42,7 +42,7 @@ def measure(experiment: Experiment, cores: int) -> Costs:
     actors, many = experiment.actors, experiment.actors.num_streams
     few = actors.num_envs if actors.num_actors > 1 else max(1, many // 4)
     builder = Builder(experiment, printer=lambda line: None)
-    pools = _Pools(experiment, few, many)  # first: they may fork
+    pools = _Pools(few, many)  # first: they may fork
     one, all_cores = (on_cores(experiment.environment, count) for count in (1, cores))
     devices = {CPU: jax.devices("cpu")[0]}
     pools.make(one)
@@ -73,10 +73,10 @@ class _Pools:
       shares_core: see `Costs`.
     """
 
-    def __init__(self, experiment: Experiment, few: int, many: int):
+    def __init__(self, few: int, many: int):
         self.inferences: dict[int, float] = {}
         self.shares_core = False
-        self._few, self._many, self._seed = few, many, experiment.seed
+        self._few, self._many = few, many
         self._pools: dict[int, Any] = {}
 
     def make(self, environment: Environment) -> None:
