@@ -95,7 +95,7 @@ class ExperimentProgram:
         self.resume_point = resume_point
         self.unique_name = uuid.uuid4().hex[:8]
 
-    def add_courier_node(
+    def add_call_node(
         self,
         group: NodeGroup,
         constructor: type,

@@ -1,4 +1,4 @@
 """A file per node group: what the node runs, and the function that adds it to a program.
 
-A node's constructor runs in the node. Its public methods are served by Courier.
+A node's constructor runs in the node. Other nodes call its public methods.
 """

@@ -52,7 +52,7 @@ def add_actor(
       variables: by task, where the parameters of its own inferencers come from; or
       inferencer: by task, the service that it asks.
     """
-    program.add_courier_node(
+    program.add_call_node(
         ACTOR,
         ActorNode,
         index,

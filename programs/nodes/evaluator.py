@@ -25,7 +25,7 @@ def add_evaluator(
 ) -> None:
     """Adds the evaluator, if the experiment has one. Args: learner: by task."""
     if program.experiment.evaluator.num_evaluators:
-        program.add_courier_node(EVALUATOR, EvaluatorNode, dict(learner), monitor)
+        program.add_call_node(EVALUATOR, EvaluatorNode, dict(learner), monitor)
 
 
 class EvaluatedVariables:

@@ -24,7 +24,7 @@ def add_gradient_workers(program: ExperimentProgram, monitor: NodeHandle) -> lis
     """
     count = sum(task.learner.num_gradient_workers for task in program.experiment.tasks.values())
     return [
-        program.add_courier_node(GRADIENT_WORKER, GradientWorkerNode, index, monitor)
+        program.add_call_node(GRADIENT_WORKER, GradientWorkerNode, index, monitor)
         for index in range(count)
     ]
 

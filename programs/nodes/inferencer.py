@@ -56,7 +56,7 @@ def add_inferencers(
     for index in range(num_inferencers):
         more = [] if program.builtin else _endpoints(program, task, index)
         served = program.new_frame_endpoint() if program.builtin else None
-        first = program.add_courier_node(
+        first = program.add_call_node(
             INFERENCER,
             InferencerNode,
             task.name,
@@ -93,7 +93,7 @@ def _add_with_slots(
         count = _clients(task, index)
         sizes = Sizes(messages, count, task.actors.envs_per_step)
         segment.check_room(slots, sizes.nbytes, segment.REQUESTS)
-        node = program.add_courier_node(
+        node = program.add_call_node(
             INFERENCER,
             InferencerNode,
             task.name,

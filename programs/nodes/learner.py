@@ -52,7 +52,7 @@ def add_learners(
     acted_before = max((state["env_steps_acted"] for state in states), default=0)
     for tasks in program.experiment.learner_nodes:
         served = program.new_frame_endpoint() if with_relays and program.builtin else None
-        node = program.add_courier_node(
+        node = program.add_call_node(
             LEARNER,
             LearnerNode,
             tasks,

@@ -28,7 +28,7 @@ _SAVE_S = 3.0  # for the learners to ask for the state, where all nodes are stop
 
 def add_monitor(program: ExperimentProgram) -> NodeHandle:
     """Adds the monitor."""
-    return program.add_courier_node(MONITOR, MonitorNode, program.run_dir, program.resume_point)
+    return program.add_call_node(MONITOR, MonitorNode, program.run_dir, program.resume_point)
 
 
 class MonitorNode:

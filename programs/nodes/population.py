@@ -26,7 +26,7 @@ def add_population(
     if program.experiment.population is None:
         return
     manifests = {task: program.resume_point.of_task(task).manifest() or {} for task in learners}
-    program.add_courier_node(
+    program.add_call_node(
         POPULATION,
         PopulationNode,
         program.run_dir,

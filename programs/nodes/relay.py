@@ -24,7 +24,7 @@ def add_relay(
 ) -> NodeHandle:
     """Adds a relay of a task's parameters, which tells the monitor what its time goes to."""
     index = len(program.program.groups.get(RELAY.name, ()))
-    return program.add_courier_node(
+    return program.add_call_node(
         RELAY, RelayNode, index, task, program.unique_name, learner, monitor
     )
 

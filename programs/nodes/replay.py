@@ -64,7 +64,7 @@ def add_replay(program: ExperimentProgram, task: Task, monitor: NodeHandle) -> R
         )
     SharedTable.check_room(task.trajectory_struct(), task.replay, task.learner.batch_size, table)
     node = f"{REPLAY.name}/{first}"
-    program.add_courier_node(REPLAY, TableNode, *arguments, table, node, 0, None)
+    program.add_call_node(REPLAY, TableNode, *arguments, table, node, 0, None)
     return ReplayHandle(table, None, node)
 
 
@@ -73,7 +73,7 @@ def _add_served(
 ) -> FrameEndpoint:
     """Adds a table that is served, or a shard of one. Args: index: of the node."""
     served = program.new_frame_endpoint()
-    program.add_courier_node(
+    program.add_call_node(
         REPLAY,
         TableNode,
         *arguments,

@@ -65,7 +65,7 @@ def split_update(
 
 
 class _Connection:
-    """A `WorkerConnection` by Courier."""
+    """A `WorkerConnection` by calls of the node."""
 
     def __init__(self, worker: NodeHandle):
         self.name = worker.name

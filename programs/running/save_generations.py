@@ -53,5 +53,5 @@ class RemoteGenerations:
     def _note(self, call: "concurrent.futures.Future[Any]", timeout: float | None) -> None:
         try:
             self._known = call.result(timeout)
-        except Exception as error:  # whatever Courier raises
+        except Exception as error:  # whatever the substrate raises
             print_line(f"distrl: {self._monitor.name}.save_generation() failed: {error!r}")

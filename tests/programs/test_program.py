@@ -18,5 +18,5 @@ def test_the_deadline_of_calls_is_one_that_calls_can_have(tmp_path, substrate):
     made = presets.experiment("CartPole-v1", "impala")
     patient = dataclasses.replace(made, supervision=SupervisionConfig(call_timeout=math.inf))
     program = ExperimentProgram(patient, str(tmp_path), None, substrate)
-    assert program.add_courier_node(MONITOR, object).timeout == LONGEST_WAIT_S
-    assert program.add_courier_node(MONITOR, object, call_timeout=7.0).timeout == 7.0
+    assert program.add_call_node(MONITOR, object).timeout == LONGEST_WAIT_S
+    assert program.add_call_node(MONITOR, object, call_timeout=7.0).timeout == 7.0
