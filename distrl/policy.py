@@ -12,6 +12,7 @@ from distrl.agents.compiling import make_clients
 from distrl.agents.settings import algorithm, with_settings
 from distrl.checkpointing.params_file import load_params
 from distrl.checkpointing.store import MANIFEST, PARAMS, Checkpoint, Checkpoints
+from distrl.envs.clipping import ActionClip
 from distrl.errors import ConfigError
 from distrl.inferencer import Inferencer
 from distrl.policy_output import PolicyOutput, WithDistribution
@@ -58,6 +59,7 @@ class Policy:
         self._greedy, self._seed = greedy, seed
         self._inferencers: dict[int, Inferencer] = {}  # by size, for which each is compiled
         self.env_spec = agent.env_spec
+        self._clip = ActionClip(agent.env_spec.action)
         self._size = 0
         with own_settings():
             self._begin(1 if batch_size is None else batch_size)
@@ -127,8 +129,7 @@ class Policy:
         Raises:
           SpecError: the observation violates the spec of the environment of the training.
         """
-        action = self._act(self._lowered(observation), reward, None)[0]
-        return self._own(action)
+        return self._act(self._lowered(observation), reward, None, own=True)[0]
 
     def in_pool(self, observation: Nest, reward: Any = 0.0) -> Nest:
         """As a call, for a pool: numbers count from 0, and the pool itself clips, if it does."""
@@ -149,18 +150,13 @@ class Policy:
         """
         start = self.env_spec.action_start
         given = specs.raised(specs.rebuilt(action, self.env_spec.action), start, -1)
-        chosen, extras = self._act(self._lowered(observation), reward, given)
+        chosen, extras = self._act(self._lowered(observation), reward, given, own=True)
         if not extras:
             raise ConfigError(
                 f"Policy.act: the actions of {self._name} have no known distribution; call the "
                 "policy itself for the action alone"
             )
-        return PolicyOutput(self._own(chosen), *extras)
-
-    def _own(self, action: Nest) -> Nest:
-        """Returns the agent's action as the environment itself takes it."""
-        clipped = specs.clip(action, self.env_spec.action)
-        return specs.raised(clipped, self.env_spec.action_start, 1)
+        return PolicyOutput(chosen, *extras)
 
     def _lowered(self, observation: Nest) -> Nest:
         """Returns an environment's observation as a pool has it."""
@@ -175,12 +171,20 @@ class Policy:
         shapes = [leaf.shape for leaf in jax.tree.leaves(specs.struct(self.env_spec.observation))]
         return bool(leaves) and np.shape(leaves[0]) == shapes[0]
 
-    def _act(self, observation: Nest, reward: Any, given: Nest) -> tuple[Nest, Any]:
-        """Returns the action, and the agent's extras, both without B for one observation."""
-        with own_settings():
-            return self._infer(observation, reward, given)
+    def _act(
+        self, observation: Nest, reward: Any, given: Nest, own: bool = False
+    ) -> tuple[Nest, Any]:
+        """Returns the action, and the agent's extras, both without B for one observation.
 
-    def _infer(self, observation: Nest, reward: Any, given: Nest) -> tuple[Nest, Any]:
+        Args:
+          observation, reward: see `in_pool`.
+          given: see `act`.
+          own: the action is to be as the environment itself takes it, not as a pool does.
+        """
+        with own_settings():
+            return self._infer(observation, reward, given, own)
+
+    def _infer(self, observation: Nest, reward: Any, given: Nest, own: bool) -> tuple[Nest, Any]:
         is_given = given is not None
         observation = specs.converted(observation, self.env_spec.observation)
         single = self._is_single(observation)
@@ -223,9 +227,11 @@ class Policy:
         (action, extras), _, _ = self._inferencer.infer_encoded(timestep, self._size, 0, False)
         self._prev_action = action
         self._first = np.zeros(self._size, bool)
+        if own:
+            action = self._clip(action, self._size)
         if single:
             action, extras = jax.tree.map(lambda leaf: leaf[0], (action, extras))
-        return action, extras
+        return specs.raised(action, self.env_spec.action_start if own else None, 1), extras
 
 
 def load_policy(

@@ -137,21 +137,6 @@ def is_clippable(spec: Any) -> bool:
     return bool(np.isfinite(spec.minimum).any() or np.isfinite(spec.maximum).any())
 
 
-def clip(value: Nest, spec: Nest) -> Nest:
-    """Returns `value` with floats clipped to the bounds of their specs, and the rest unchanged.
-
-    Args:
-      value: nest of arrays, with any leading axes.
-      spec: nest of specs, without leading axes.
-    """
-    return jax.tree.map(
-        lambda s, leaf: np.clip(leaf, s.minimum, s.maximum) if is_clippable(s) else leaf,
-        spec,
-        value,
-        is_leaf=is_spec,
-    )
-
-
 def check(value: Nest, spec: Nest, leading: tuple[int, ...], where: str) -> None:
     """Raises SpecError unless `value` has `spec`'s structure, dtypes, and shapes after `leading`.
 
