@@ -129,7 +129,7 @@ class Policy:
         Raises:
           SpecError: the observation violates the spec of the environment of the training.
         """
-        return self._act(self._lowered(observation), reward, None, own=True)[0]
+        return self._act(self._lowered(observation), reward, None, for_environment=True)[0]
 
     def in_pool(self, observation: Nest, reward: Any = 0.0) -> Nest:
         """As a call, for a pool: numbers count from 0, and the pool itself clips, if it does."""
@@ -150,7 +150,7 @@ class Policy:
         """
         start = self.env_spec.action_start
         given = specs.raised(specs.rebuilt(action, self.env_spec.action), start, -1)
-        chosen, extras = self._act(self._lowered(observation), reward, given, own=True)
+        chosen, extras = self._act(self._lowered(observation), reward, given, for_environment=True)
         if not extras:
             raise ConfigError(
                 f"Policy.act: the actions of {self._name} have no known distribution; call the "
@@ -172,19 +172,21 @@ class Policy:
         return bool(leaves) and np.shape(leaves[0]) == shapes[0]
 
     def _act(
-        self, observation: Nest, reward: Any, given: Nest, own: bool = False
+        self, observation: Nest, reward: Any, given: Nest, for_environment: bool = False
     ) -> tuple[Nest, Any]:
         """Returns the action, and the agent's extras, both without B for one observation.
 
         Args:
           observation, reward: see `in_pool`.
           given: see `act`.
-          own: the action is to be as the environment itself takes it, not as a pool does.
+          for_environment: the action is to be as the environment takes it, not as a pool does.
         """
         with own_settings():
-            return self._infer(observation, reward, given, own)
+            return self._infer(observation, reward, given, for_environment)
 
-    def _infer(self, observation: Nest, reward: Any, given: Nest, own: bool) -> tuple[Nest, Any]:
+    def _infer(
+        self, observation: Nest, reward: Any, given: Nest, for_environment: bool
+    ) -> tuple[Nest, Any]:
         is_given = given is not None
         observation = specs.converted(observation, self.env_spec.observation)
         single = self._is_single(observation)
@@ -227,11 +229,12 @@ class Policy:
         (action, extras), _, _ = self._inferencer.infer_encoded(timestep, self._size, 0, False)
         self._prev_action = action
         self._first = np.zeros(self._size, bool)
-        if own:
+        if for_environment:
             action = self._clip(action, self._size)
         if single:
             action, extras = jax.tree.map(lambda leaf: leaf[0], (action, extras))
-        return specs.raised(action, self.env_spec.action_start if own else None, 1), extras
+        starts = self.env_spec.action_start if for_environment else None
+        return specs.raised(action, starts, 1), extras
 
 
 def load_policy(
