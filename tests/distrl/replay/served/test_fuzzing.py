@@ -116,7 +116,8 @@ class Proxy:
 
 
 @pytest.fixture
-def replay(make_replay, kind, monkeypatch):
+def replay(make_replay, kind, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # a changed call may save to any path
     monkeypatch.setattr(calls, "CHUNK_BYTES", CHUNK_BYTES)
     return make_replay(ReplayConfig(kind, T, max_size=400), BATCH)
 
