@@ -45,6 +45,16 @@ def test_a_written_checkpoint_is_read(tmp_path):
     assert set(checkpoint.manifest["files"]) == {"params", "sub/table"}
 
 
+def test_a_write_does_not_sleep(tmp_path, monkeypatch):
+    """Under libfaketime a sleep of no time fails."""
+
+    def sleep(seconds):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert write(Checkpoints(tmp_path), 12).name == "000012"
+
+
 def test_the_newest_and_the_best_are_kept(tmp_path):
     store = Checkpoints(tmp_path, keep=2)
     for version, mean in enumerate([None, 5.0, 30.0, 7.0, float("nan"), 8.0]):
