@@ -46,5 +46,6 @@ def stop(arguments: list[str]) -> int:
             return EXIT_FAILED
         time.sleep(_POLL_S)
     result = run.result
-    print(f"{run.path.name}: {result.get('status', 'ended')}: {result.get('reason', '')}")
+    how = f"{run.status}: {result.get('reason', '')}" if result else "ended, without a result"
+    print(f"{run.path.name}: {how}")
     return 0

@@ -156,6 +156,10 @@ def test_stop_interrupts_the_program_and_waits(tmp_path, capsys, locked, monkeyp
     monkeypatch.setattr(os, "kill", lambda *_: unlock())
     assert stop.stop(["distrl stop", str(run)]) == 0
     assert capsys.readouterr().out == "run: stopped: so\n"
+    unlock = locked(run)
+    (run / "result.json").unlink()  # as of a program that could not write it
+    assert stop.stop(["distrl stop", str(run)]) == 0
+    assert capsys.readouterr().out == "run: ended, without a result\n"
     signals = [number for _, number in sent if number]  # 0 asks whether it may be signalled
     assert signals == [signal.SIGCONT, signal.SIGINT]
     assert {pid for pid, _ in sent} == {os.getpid()}
