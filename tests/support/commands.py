@@ -196,11 +196,17 @@ class Command:
         while left := self.processes() or sockets & unix_sockets():
             assert time.monotonic() < deadline, f"still there: {left}"
             time.sleep(0.02)
-        left = [Path("/dev/shm", name) for name in set(os.listdir("/dev/shm")) - self._shm]
-        tables = {path: SharedFile.parse(path) for path in left}
-        # Its processes are dead: what has a living creator is of another program.
-        assert not [path for path, own in tables.items() if own is None or not own.creator.lives()]
+        # Those of other tests' programs may be there a moment longer than who made them.
+        while shared := self._ownerless_files():
+            assert time.monotonic() < deadline, f"still there: {shared}"
+            time.sleep(0.02)
         assert not list(self._tmp.iterdir())
+
+    def _ownerless_files(self) -> list[Path]:
+        """New files in /dev/shm that no living process has made; its own processes are dead."""
+        new = [Path("/dev/shm", name) for name in set(os.listdir("/dev/shm")) - self._shm]
+        files = {path: SharedFile.parse(path) for path in new}
+        return [path for path, file in files.items() if file is None or not file.creator.lives()]
 
     def end(self) -> None:
         for pid in self.processes():

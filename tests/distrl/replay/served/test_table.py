@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from distrl.errors import DeadlineExceeded, PeerError, ServerSilent, Stopped
+from distrl.errors import DeadlineExceeded, ServerSilent, SpecError, Stopped
 from distrl.frame_sockets import frames, greetings
 from distrl.replay.buffer import ReplayConfig
 from distrl.runtime.messages import MessageError, encode
@@ -214,7 +214,7 @@ def test_what_is_wrong_with_an_insert_is_told_by_the_next_call(make_replay, stre
     client.flush()
     block = client.columns.allocate(4)._replace(priorities=np.ones(3))
     client._served.insert(block, None, 10.0, pipelined=True)
-    with pytest.raises(PeerError, match=r"priorities \[3\]"):
+    with pytest.raises(SpecError, match=r"priorities \[3\]"):
         client.flush()
     streams.add_to(client, everyone, T)
     client.flush()
