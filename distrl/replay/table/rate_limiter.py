@@ -100,8 +100,7 @@ class RateLimiter:
         """
         limits, size = self.limits, self.size + pending
         start = max(0, limits.min_size_to_sample - size)
-        move = max(0, count - start) * limits.samples_per_insert
-        return limits._replace(min_diff=limits.min_diff + move, max_diff=limits.max_diff + move)
+        return _moved(limits, max(0, count - start) * limits.samples_per_insert)
 
     def refilled(self, limits: RateLimits, pending: int = 0) -> RateLimits:
         """Returns the limits after unrolls were removed before they were replaced.
@@ -117,8 +116,7 @@ class RateLimiter:
         if missing <= 0 or not math.isfinite(limits.min_diff):
             return self.limits
         inserts = self.inserts + pending + missing - limits.min_size_to_sample
-        move = inserts * limits.samples_per_insert - self.samples
-        return limits._replace(min_diff=limits.min_diff + move, max_diff=limits.max_diff + move)
+        return _moved(limits, inserts * limits.samples_per_insert - self.samples)
 
     def resume(self, limits: RateLimits, moved: float) -> None:
         """Sets the limits of a table that was loaded, with its counts.
@@ -127,9 +125,7 @@ class RateLimiter:
           limits: the limits of an empty table, from `ReplayConfig.limits`.
           moved: how far the bounds of the saved one were from these.
         """
-        self.limits = limits._replace(
-            min_diff=limits.min_diff + moved, max_diff=limits.max_diff + moved
-        )
+        self.limits = _moved(limits, moved)
         self.limits = self.refilled(limits)
 
     def can_insert(self, count: int, max_size: int, pending: int = 0) -> int:
@@ -158,6 +154,10 @@ class RateLimiter:
         """Returns whether `count` samples are admitted now."""
         limits = self.limits
         return self.size >= limits.min_size_to_sample and self.error - count >= limits.min_diff
+
+
+def _moved(limits: RateLimits, by: float) -> RateLimits:
+    return limits._replace(min_diff=limits.min_diff + by, max_diff=limits.max_diff + by)
 
 
 def _width(limits: RateLimits) -> float:
