@@ -11,6 +11,7 @@ from distrl.agents.agent import Agent, has_memory, params_struct
 from distrl.agents.modules import images
 from distrl.errors import ConfigError
 from distrl.runtime.compilation_cache import share_by_threads
+from distrl.runtime.freed_memory import keep_freed_memory
 from distrl.runtime.host_resources import native_threads
 
 _HAS_BOTH = jax.__version_info__ < (0, 6)  # later ones have the new runtime only
@@ -31,6 +32,8 @@ def start_backend(agents: Iterable[Agent]) -> None:
     too: SAC for HalfCheetah makes 160 updates a second in two threads and 208 in one, medians of
     four rounds. Whether it does on more cores was not measured.
 
+    Where some are larger, memory that is freed stays in the process, see `keep_freed_memory`.
+
     Call it before the process's first computation, and after it has forked; it does nothing later.
     A number of threads that the user has set stays.
 
@@ -45,7 +48,10 @@ def start_backend(agents: Iterable[Agent]) -> None:
         if _started:
             return
         _started = True
-        if _THREADS in os.environ or not all(map(_is_small, agents)):
+        are_small = all(map(_is_small, agents))
+        if not are_small:
+            keep_freed_memory()
+        if _THREADS in os.environ or not are_small:
             make_clients()
             return
         os.environ[_THREADS] = "1"
