@@ -58,6 +58,7 @@ def check_parts(experiment: Any) -> None:
         value = getattr(experiment, name)
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{name} must be a tuple, as in {name}=(x,), got {value!r:.80}")
+        object.__setattr__(experiment, name, tuple(value))  # which flags and run folders know
     for name in _MAPPINGS:
         value = getattr(experiment, name)
         if not isinstance(value, Mapping):

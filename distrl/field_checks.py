@@ -126,8 +126,11 @@ def check_count(settings: Any, field: str, prefix: str = "agent", least: int = 1
 
 
 def check_sizes(settings: Any, field: str, prefix: str = "agent") -> None:
-    """Refuses a field that is not a tuple of whole numbers of 1 or more; as `check_number`."""
+    """Refuses a field that is not a tuple of whole numbers of 1 or more; as `check_names`."""
     value = getattr(settings, field)
+    if isinstance(value, list):
+        value = tuple(value)
+        object.__setattr__(settings, field, value)
     if not (isinstance(value, tuple) and all(map(is_whole, value))):
         raise ConfigError(f"{prefix}.{field}: expected a tuple of positive integers, got {value!r}")
 

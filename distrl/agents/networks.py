@@ -94,8 +94,6 @@ class NetworkConfig(InputSettings):
                 "network.heads: expected a function, a module of flax.linen, or None, got "
                 f"{self.heads!r}"
             )
-        if isinstance(self.hidden_sizes, list):
-            object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         check_sizes(self, "hidden_sizes", "network")
         check_count(self, "core_size", "network")
         flags = ("core_inputs_prev_action_reward", "scale_integers", "one_hot_integers")

@@ -38,6 +38,10 @@ class LearnedPolicy:
     goal: Goal | None = None
     learns_from: str | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.transforms, list):  # as of an `Experiment`
+            object.__setattr__(self, "transforms", tuple(self.transforms))
+
     def filled_in(self, env_spec: EnvironmentSpec, actors: ActorsConfig) -> "LearnedPolicy":
         """Returns the policy with the algorithm's defaults for what was not given.
 

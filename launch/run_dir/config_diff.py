@@ -168,12 +168,18 @@ def compare(
     new_classes = new["classes"]
     known = {name: cls for name, cls in _CLASSES_BEFORE.items() if name in new_classes}
     old_classes = {**known, **old["classes"]}
+    was, now = flat(old["experiment"], ""), flat(new["experiment"], "")
+    # Older versions have a list of transforms as text, which tells nothing of its functions.
+    unknown = [name for name, value in was.items() if _is_text_of_list(name, value)]
+    was, now, old_classes, new_classes = (
+        {name: value for name, value in each.items() if not any(_within(name, u) for u in unknown)}
+        for each in (was, now, old_classes, new_classes)
+    )
     replaced = sorted(
         name
         for name in old_classes.keys() | new_classes.keys()
         if old_classes.get(name) != new_classes.get(name)
     )
-    was, now = flat(old["experiment"], ""), flat(new["experiment"], "")
     changes = []
     for name in replaced:
         part = new_classes.get(name)
@@ -240,6 +246,10 @@ def _change(name: str, was: Any, now: Any, fixed: bool = False) -> Change:
     field = _of_policy(name)
     fixed = fixed or any(_within(field, each) for each in _FIXED)
     return Change(name, was, now, bool(fixed) and not any(_within(field, each) for each in _FREE))
+
+
+def _is_text_of_list(name: str, value: Any) -> bool:
+    return _of_policy(name) == "transforms" and isinstance(value, str)
 
 
 def _within(name: str, field: str) -> bool:

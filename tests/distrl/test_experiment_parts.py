@@ -3,12 +3,17 @@
 import pytest
 
 from distrl.agents.dqn import DQNConfig
+from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
+from distrl.agents.sac import SACConfig
+from distrl.callbacks import Callback
 from distrl.config import ActorsConfig, EvaluatorConfig
 from distrl.envs import NativeEnvironment, PythonEnvironment
 from distrl.errors import ConfigError
-from distrl.experiment import Experiment
-from distrl.testing import CountingEnvironment
+from distrl.experiment import Experiment, LearnedPolicy
+from distrl.replay.config import ReplayConfig
+from distrl.testing import CheckingConfig, CountingEnvironment
+from distrl.transforms import RewardClip
 
 ENVIRONMENT = PythonEnvironment(CountingEnvironment)
 
@@ -63,3 +68,14 @@ def test_as_many_environments_as_there_are_seeds_for(counts):
 def test_a_part_of_another_kind_is_named(parts, message):
     with pytest.raises(ConfigError, match=message):
         Experiment(**{"environment": ENVIRONMENT, "agent": PPOConfig(), **parts})
+
+
+def test_lists_become_tuples():
+    transforms, callbacks = [RewardClip(2.0)], [Callback()]
+    parts = {"transforms": transforms, "callbacks": callbacks}
+    experiment = Experiment(ENVIRONMENT, CheckingConfig(), ReplayConfig(), **parts)
+    assert experiment.transforms == (RewardClip(2.0),)
+    assert isinstance(experiment.callbacks, tuple)
+    assert LearnedPolicy(PPOConfig(), transforms=transforms).transforms == (RewardClip(2.0),)
+    assert SACConfig(hidden_sizes=[64, 32]).hidden_sizes == (64, 32)
+    assert NetworkConfig(hidden_sizes=[64]).hidden_sizes == (64,)

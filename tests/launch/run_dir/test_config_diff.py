@@ -27,6 +27,7 @@ from distrl.launch.run_dir import config_diff
 from distrl.launch.run_dir.code_digest import code_digest
 from distrl.replay.config import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
+from distrl.transforms import RewardShaping
 
 
 def is_discrete_only(agent):
@@ -51,6 +52,40 @@ def test_a_dueling_run_of_before_goes_on_with_its_own_network_only():
         assert (change.was, change.now, change.fixed) == (False, True, dueling)
         asked = described(dataclasses.replace(agent, **DQNConfig.BEFORE))
         assert config_diff.compare(old, asked) == []
+
+
+def double(observation, action, reward, next_observation):
+    return 2 * reward
+
+
+def triple(observation, action, reward, next_observation):
+    return 3 * reward
+
+
+def with_transforms(transforms):
+    environment = PythonEnvironment(CountingEnvironment)
+    made = Experiment(environment, CheckingConfig(), ReplayConfig(), transforms=transforms)
+    return json.loads(json.dumps(config_diff.describe(made)))
+
+
+def test_a_list_of_transforms_is_the_same_as_a_tuple():
+    listed, other = (
+        with_transforms([RewardShaping(double)]),
+        with_transforms([RewardShaping(triple)]),
+    )
+    assert listed == with_transforms((RewardShaping(double),))
+    name = "transforms.reward_shaping.function"
+    assert listed["experiment"]["transforms"] == {"reward_shaping": {"function": "double"}}
+    assert listed["functions"][name] != other["functions"][name]
+    assert name in [change.field for change in config_diff.compare(listed, other)]
+
+
+def test_a_run_whose_list_of_transforms_was_text_goes_on():
+    old, new = (with_transforms([RewardShaping(double)]) for _ in range(2))
+    old["experiment"]["transforms"] = "[RewardShaping(function=<function double at 0x7f>)]"
+    del old["classes"]["transforms.reward_shaping"]
+    del old["functions"]["transforms.reward_shaping.function"]
+    assert config_diff.compare(old, new) == []
 
 
 @pytest.mark.parametrize("config", [SACConfig, TD3Config, DDPGConfig])
