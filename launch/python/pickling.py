@@ -4,11 +4,14 @@ cloudpickle drops it since 3.1.3. Tracebacks show the file's lines by it, and di
 """
 
 import collections
+import contextlib
 import io
 import os
 import sys
+import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -16,13 +19,60 @@ import cloudpickle
 from distrl.errors import ConfigError
 
 _loading: list[bool] = []  # not empty while `loads` is at work
+_registry = threading.Lock()  # of what cloudpickle pickles by value
 
 
 def dumps(value: Any) -> bytes:
-    """As `cloudpickle.dumps`, with the names of files."""
-    with io.BytesIO() as file:
+    """As `cloudpickle.dumps`, with the names of files, and by value what is in no path.
+
+    That is what a module has that another process would not find by its name, as those of pytest's
+    `--import-mode=importlib`.
+    """
+    with _lost_modules_by_value(), io.BytesIO() as file:
         _Pickler(file).dump(value)
         return file.getvalue()
+
+
+@contextlib.contextmanager
+def _lost_modules_by_value() -> Iterator[None]:
+    from distrl.saved.saved_agent import is_users  # imports JAX, which the pickles do not need
+
+    with _registry:
+        known = cloudpickle.list_registry_pickle_by_value()
+        lost = [
+            module
+            for module in list(sys.modules.values())
+            if is_users(module) and module.__name__ not in known and not _can_be_found(module)
+        ]
+        for module in lost:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in lost:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _can_be_found(module: types.ModuleType) -> bool:
+    """Returns whether a process with the same path imports this module by its name."""
+    spec = _find(module.__name__)
+    origin, file = spec and spec.origin, module.__file__
+    if not origin or not file or not (os.path.exists(origin) and os.path.exists(file)):
+        return spec is not None
+    return os.path.samefile(origin, file)
+
+
+def _find(name: str) -> ModuleSpec | None:
+    """As `importlib.util.find_spec`, which answers for what is imported without looking."""
+    parent, path = name.rpartition(".")[0], None
+    if parent:
+        above = _find(parent)
+        path = above and above.submodule_search_locations
+        if path is None:
+            return None
+    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+    answers = (find(name, path) for find in finders if find is not None)
+    return next((spec for spec in answers if spec is not None), None)
 
 
 def loads(pickled: bytes) -> Any:

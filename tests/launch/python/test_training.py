@@ -1,6 +1,7 @@
 """distrl.train, evaluate and load_run: from a script, after JAX was used, more than once."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 import pickle
@@ -21,7 +22,7 @@ from distrl.envs import PythonEnvironment, suites
 from distrl.errors import ConfigError, TrainingError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
-from distrl.launch.python import training, training_process
+from distrl.launch.python import pickling, training, training_process
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 from tests.support.commands import ROOT
@@ -483,6 +484,39 @@ def test_functions_of_a_script_keep_the_name_of_its_file(monkeypatch):
     assert known(3) == 3
     assert known.__code__.co_filename == torso.__code__.co_filename
     assert lost.__code__.co_filename == "<dynamic-code>"
+
+
+APART = """
+import gymnasium
+
+LIMIT = 3
+
+class Apart(gymnasium.Env):
+    def limit(self):
+        return LIMIT
+"""
+
+
+@pytest.mark.parametrize("name", ["apart_of_no_path", "folder_of_no_path.apart"])
+def test_classes_of_a_module_that_no_path_has_go_by_value(tmp_path, monkeypatch, name):
+    # pytest's --import-mode=importlib imports tests so.
+    spec = importlib.util.spec_from_file_location(name, tmp_path / "apart.py")
+    (tmp_path / "apart.py").write_text(APART)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    data = pickling.dumps(module.Apart())
+    monkeypatch.delitem(sys.modules, name)
+    assert pickling.loads(data).limit() == 3
+    assert name not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_classes_of_a_module_in_the_path_go_by_name(tmp_path, monkeypatch):
+    (tmp_path / "apart_in_path.py").write_text(APART)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("apart_in_path")
+    assert type(pickling.loads(pickling.dumps(module.Apart()))) is module.Apart
+    del sys.modules["apart_in_path"]
 
 
 def test_callbacks_are_a_list():
