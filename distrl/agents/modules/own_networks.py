@@ -18,6 +18,9 @@ from distrl.types import Nest, State
 
 Part = Callable[..., Any]
 
+# Libraries whose modules are functions of JAX's arrays at most: their weights would be constants.
+_FOREIGN = {"equinox", "keras", "tensorflow", "torch"}
+
 # Haiku's exception, which it does not export, and Flax's, which need not be installed.
 _NO_RANDOM_NUMBERS = ("MissingRNGError", "InvalidRngError")
 
@@ -62,7 +65,7 @@ def as_part(value: Any, setting: str) -> Part:
       setting: the setting's name, for messages.
 
     Raises:
-      ConfigError: it is a class, or a module of `flax.nnx` or Haiku.
+      ConfigError: it is a class, or a module of `flax.nnx`, Haiku or another library.
     """
     kind = value if isinstance(value, type) else type(value)
     libraries = {".".join(base.__module__.split(".")[:2]) for base in kind.__mro__}
@@ -73,11 +76,12 @@ def as_part(value: Any, setting: str) -> Part:
         )
     if "flax.linen" in libraries:
         return FlaxModule(value)
-    if "flax.nnx" in libraries or isinstance(value, hk.Module):
+    foreign = {library.partition(".")[0] for library in libraries} & _FOREIGN
+    if "flax.nnx" in libraries or foreign or isinstance(value, hk.Module):
         raise ConfigError(
             f"network.{setting}: expected a function in Haiku, or a module of flax.linen, got the "
             f"{kind.__module__}.{kind.__name__}: modules of Haiku are made in a function, and "
-            "those of flax.nnx are not supported"
+            f"those of {' and '.join(sorted(foreign)) or 'flax.nnx'} are not supported"
         )
     return value
 

@@ -224,12 +224,20 @@ def test_they_are_refused_when_the_experiment_is_made():
         )
 
 
+def of_library(module):
+    """Returns what a class in a module of another library makes: it can be called."""
+    methods = {"__module__": module, "__call__": lambda self, observation: observation}
+    return type("Own", (), methods)()
+
+
 def test_what_is_no_network_is_refused_in_one_line():
     linen = pytest.importorskip("flax.linen")
     for value, message in [
         (hk.Linear, "got the class Linear: give an instance"),
         (linen.Dense, "got the class Dense: give an instance"),
         (3, "network: expected a NetworkConfig, a function in Haiku, or a module of flax.linen"),
+        (of_library("equinox._module"), "got the equinox._module.Own: .* of equinox are not"),
+        (of_library("torch.nn.modules.module"), "those of torch are not supported"),
     ]:
         with pytest.raises(ConfigError, match=message):
             IMPALAConfig(network=value)
