@@ -13,6 +13,7 @@ from distrl.envs.pool import Environment
 from distrl.envs.whole_games import whole_games
 from distrl.episodes import EpisodeOutcome, EpisodeStatistics, shares
 from distrl.errors import ConfigError
+from distrl.experiment_parts import check_environment
 from distrl.launch.runs.environment import environment_of
 from distrl.launch.runs.run import Run, load_run
 from distrl.policy import Policy, load_policy
@@ -73,6 +74,7 @@ def evaluate(
         raise ConfigError("evaluate: name the environment, as in evaluate(policy, 'CartPole-v1')")
     if isinstance(environment, str):
         environment = envs.make(environment)
+    check_environment("evaluate: environment", environment)
     if isinstance(environment, SeveralAgents):
         raise ConfigError(
             f"evaluate: {environment.name} has several agents; set evaluator.num_evaluators to "

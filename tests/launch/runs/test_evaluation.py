@@ -102,6 +102,13 @@ def test_an_environment_with_other_actions_is_refused():
         distrl.evaluate(make_policy(), other)
 
 
+def test_what_is_no_environment_of_distrls_is_refused_in_one_line():
+    message = r"^evaluate: environment must be an environment of distrl\.envs, got <.*; a function "
+    for environment in (TwoActions(0), TwoActions):
+        with pytest.raises(ConfigError, match=message):
+            distrl.evaluate(make_policy(), environment)
+
+
 def test_eval_says_when_max_steps_ended_it(tmp_path, monkeypatch, capsys):
     class Plays:
         has_several_agents, environment, policy = False, ENVIRONMENT, staticmethod(make_policy)
