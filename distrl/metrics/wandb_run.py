@@ -35,7 +35,7 @@ class WandbRun:
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
             self._run = wandb.init(
-                project="distrl",
+                project=os.environ.get("WANDB_PROJECT") or "distrl",
                 resume="allow",
                 reinit="create_new",  # beside the runs of other tasks
                 dir=str(run_dir),

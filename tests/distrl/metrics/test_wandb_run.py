@@ -43,7 +43,8 @@ class Fake(types.SimpleNamespace):
 def fake(monkeypatch):
     fake = Fake()
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    monkeypatch.delenv("WANDB_RUN_GROUP", raising=False)
+    for name in ("WANDB_RUN_GROUP", "WANDB_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
     return fake
 
 
@@ -66,6 +67,13 @@ def test_it_gets_the_same_rows(tmp_path, fake):
     (begun,) = fake.begun
     assert begun["name"] == "mine" and begun["group"] is None
     assert begun["resume"] == "allow" and begun["config"] == {"seed": 0}
+
+
+def test_the_project_is_that_of_the_environment(tmp_path, fake, monkeypatch):
+    make_monitor(tmp_path / "one")
+    monkeypatch.setenv("WANDB_PROJECT", "robots")
+    make_monitor(tmp_path / "two")
+    assert [begun["project"] for begun in fake.begun] == ["distrl", "robots"]
 
 
 def test_each_folder_has_a_run_which_resuming_continues(tmp_path, fake, monkeypatch):
