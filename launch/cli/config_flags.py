@@ -38,7 +38,7 @@ def define_flags(settings: Any, values: flags.FlagValues = flags.FLAGS) -> None:
       values: the flags to add them to.
     """
     for name, leaf in describe(settings, PREFIX).items():
-        parser = _SettingParser(leaf.kinds)
+        parser = SettingParser(leaf.kinds)
         serializer: flags.ArgumentSerializer[Any] = flags.ArgumentSerializer()
         flags.DEFINE(
             parser, name, leaf.value, leaf.doc, serializer=serializer, allow_override=True,
@@ -104,7 +104,7 @@ def setting(settings: type, name: str, text: str) -> Any:
       ConfigError: the text is no value of the field's type.
     """
     try:
-        return _SettingParser(_kinds(typing.get_type_hints(settings)[name])).parse(text)
+        return SettingParser(_kinds(typing.get_type_hints(settings)[name])).parse(text)
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from None
 
@@ -189,10 +189,11 @@ class _Infinities(ast.NodeTransformer):
         return ast.Constant(math.inf) if ast.unparse(node) == "math.inf" else node
 
 
-class _SettingParser(flags.ArgumentParser[Any]):
+class SettingParser(flags.ArgumentParser[Any]):
     """Parses a Python literal or infinity, or else a string, of one of the given types."""
 
     def __init__(self, kinds: tuple[Any, ...]):
+        """Args: kinds: the types."""
         self._kinds = kinds
         self.syntactic_help = _text(kinds)
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from absl import flags
 
 from distrl.errors import ConfigError
+from distrl.launch.cli.config_flags import SettingParser
 from distrl.launch.launch_types import LAUNCH_TYPES, LIVE, LOCAL_MP, TERMINALS
 from distrl.programs import AUTO, TOPOLOGIES
 from distrl.programs.substrate import AUTO as AUTO_SUBSTRATE
@@ -62,6 +63,8 @@ flags.DEFINE_integer("seed", None, "Root of all seeds of the run; the experiment
 flags.DEFINE_integer("max_env_steps", None, "Short for --config.goal.max_env_steps.")
 flags.DEFINE_integer("max_episodes", None, "Short for --config.goal.max_episodes.")
 flags.DEFINE_integer("max_trained_steps", None, "Short for --config.goal.max_trained_steps.")
+for _budget in BUDGETS:  # they take what the settings take, such as 1e6
+    flags.FLAGS[_budget].parser = SettingParser((int,))
 flags.DEFINE_string(
     "run_dir",
     None,

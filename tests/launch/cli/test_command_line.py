@@ -65,6 +65,10 @@ BAD = {
         ["train", "--config.learner.batch_size=x"],
         "flag --config.learner.batch_size=x: expected int, got 'x'",
     ),
+    "budget": (
+        ["train", "--max_env_steps=0.5"],
+        "flag --max_env_steps=0.5: expected int, got '0.5'",
+    ),
     "range": (
         ["train", "--config.learner.batch_size=0"],
         "learner.batch_size must be a whole number, 1 or more; got 0",

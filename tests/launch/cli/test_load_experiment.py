@@ -1,5 +1,6 @@
 """A user's own file, and the words of a command line."""
 
+import copy
 import os
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,13 @@ def test_a_users_file_replaces_no_module(folder: Path, stem: str, name: str):
         assert module.TOTAL == 7
     assert {each: sys.modules.get(each) for each in before} == before
     assert sys.modules["jax"] is jax and sys.path[-1] == str(folder)
+
+
+@pytest.mark.parametrize(("text", "steps"), [("1e6", 1_000_000), ("2_000", 2000), ("7.0", 7)])
+def test_a_budget_is_written_like_the_setting_that_it_is_short_for(text: str, steps: int):
+    values = copy.deepcopy(flags.FLAGS)
+    values(["distrl train", f"--max_env_steps={text}"], known_only=True)
+    assert values.max_env_steps == steps and type(values.max_env_steps) is int
 
 
 def words_flags() -> flags.FlagValues:
