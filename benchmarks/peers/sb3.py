@@ -1,4 +1,4 @@
-"""Trains PPO or SAC of Stable-Baselines3 with the settings of our presets, and prints what it took.
+"""Trains PPO or SAC of Stable-Baselines3 with our presets' settings, and prints what it took.
 
 "pixels" is PPO with one pass over 16 x 20 steps of EnvPool's environments, in batches of 80, on all
 cores: the work of our IMPALA's preset for Atari.
