@@ -178,7 +178,7 @@ class LearnerNode(MemberCalls):
 
     def run(self) -> None:
         """Learns until the program stops, then saves the parameters and a checkpoint."""
-        tasks = self._tasks.values()
+        tasks = list(self._tasks.values())
         try:
             for task in self._learn():
                 self._tasks[task].report_spent()
@@ -206,10 +206,11 @@ class LearnerNode(MemberCalls):
         except BaseException:
             self._abandon()
             raise
-        for part in tasks:
-            part.close()
-        if self._frames is not None:
-            self._frames.close()
+        with contextlib.ExitStack() as closing:  # all are saved, also if one cannot be
+            if self._frames is not None:
+                closing.callback(self._frames.close)
+            for part in reversed(tasks):
+                closing.callback(part.close)
 
     def _learn(self) -> Sequence[str]:
         """Learns until the program stops, or all have learned; returns the tasks used up."""
