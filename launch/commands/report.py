@@ -28,7 +28,7 @@ _VIDEOS = {".mp4": "video/mp4", ".gif": "image/gif"}
 _MOST_VIDEO = 30_000_000  # bytes
 _PROGRESS = "progress.json"
 _SCORES = ("return", "success_rate")  # of an evaluation
-_MOST_ROWS = 20  # of them
+_MOST_ROWS = 20  # of them, for a policy
 _FIGURES = ("env_steps", "learner_steps", "episodes", "mean_return", "evaluation_return")
 
 
@@ -174,19 +174,20 @@ def _evaluations(run: Run) -> list[str]:
     total = 0
     for part in run.parts:
         part_rows, count = _evaluations_of(part)
-        rows += part_rows
+        rows += part_rows[-_MOST_ROWS:]
         total += count
-    shown = rows[-_MOST_ROWS:]
-    line = f"{total} evaluations; the last {len(shown)} in {METRICS}:"
+    line = f"{total} evaluations; the last {len(rows)} in {METRICS}:"
+    if len(run.parts) > 1:
+        line = f"{total} evaluations; of each policy the last in {METRICS}, {_MOST_ROWS} at most:"
     head = ["policy", "env steps", *(name.replace("_", " ") for name in _SCORES)]
-    tables = html_page.table(head, shown)
+    tables = html_page.table(head, rows)
     best = []
     for part in run.parts:
         known = read_dict(part.path / "checkpoints" / "best.json")
         if known:
             words = ", ".join(f"{key} {value}" for key, value in known.items())
             best.append(html_page.text(f"best checkpoint: {words}", "soft"))
-    return [*([html_page.text(line, "soft")] if total > len(shown) else []), tables, *best]
+    return [*([html_page.text(line, "soft")] if total > len(rows) else []), tables, *best]
 
 
 def _evaluations_of(part: Run) -> tuple[list[list[str]], int]:
@@ -220,9 +221,13 @@ def _faults(run: Run, result: dict[str, Any]) -> list[str]:
     if result.get("failed_node"):
         parts.append(html_page.text(f"{result['failed_node']} failed first.", "bad"))
     parts.append(html_page.table(["node", "restarts", "end", "why"], rows))
-    counts = (("env_restarts", "environments rebuilt"), ("updates_skipped", "updates skipped"))
-    for name, what in counts:
-        count = sum(row.get(name, 0) for row in run.last_rows if row.get(name, 0) > 0)
+    # All policies count the same environments.
+    counts = (
+        ("env_restarts", "environments rebuilt", max),
+        ("updates_skipped", "updates skipped", sum),
+    )
+    for name, what, of_policies in counts:
+        count = of_policies([0, *(row[name] for row in run.last_rows if row.get(name, 0) > 0)])
         if count:
             parts.append(html_page.text(f"{what}: {count:,.0f}"))
     if not any(parts):

@@ -121,6 +121,22 @@ def test_evaluations_with_equal_scores_count(tmp_path):
     assert "25 evaluations; the last 20 in metrics.csv:" in text
 
 
+def test_each_policy_has_its_evaluations_and_all_share_their_environments(tmp_path):
+    run = make_run(tmp_path / "run", rows=0)
+    for task, evaluations in (("blue", 30), ("red", 25), ("white", 2)):
+        folder = run.path / "tasks" / task
+        folder.mkdir(parents=True)
+        lines = ["env_steps,evaluations,evaluation_return,env_restarts,updates_skipped"]
+        lines += [f"{k},{k},{k},3,2" for k in range(1, evaluations + 1)]
+        (folder / "metrics.csv").write_text("\n".join([*lines, ""]))
+    page = report.make_report(run)
+    shown = {task: page.count(f"<td>{task}</td>") for task in ("blue", "red", "white")}
+    assert shown == {"blue": 20, "red": 20, "white": 2}
+    _, text = check(page)
+    assert "57 evaluations; of each policy the last in metrics.csv, 20 at most:" in text
+    assert "environments rebuilt: 3" in text and "updates skipped: 6" in text
+
+
 def test_a_run_without_rows_has_a_page(tmp_path):
     run = make_run(tmp_path / "run", rows=0)
     _, text = check(report.make_report(run))
