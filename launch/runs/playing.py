@@ -54,6 +54,11 @@ class Game(abc.ABC):
           that ends with it, if one does.
         """
 
+    @property
+    @abc.abstractmethod
+    def was_reset(self) -> bool:
+        """Whether the last step was the reset before an episode."""
+
     @abc.abstractmethod
     def close(self) -> None:
         """Closes the environment."""
@@ -86,6 +91,11 @@ class OneAgent(Game):
             PlayedEpisode({"": record[0]}, int(record[1]), _ENDINGS[int(record[2])])
             for record in records
         ]
+
+    @property
+    def was_reset(self) -> bool:
+        """See `Game`."""
+        return self._timestep is not None and bool(self._timestep.step_type[0] == StepType.FIRST)
 
     def close(self) -> None:
         """See `Game`."""
@@ -160,6 +170,11 @@ class SeveralAgentsGame(Game):
         before: list[Any] = self._records.get(agent, [0.0])
         self._records[agent] = [before[0] + record[0], *record[1:]]
 
+    @property
+    def was_reset(self) -> bool:
+        """See `Game`."""
+        return bool(self._pool.step_types[0] == StepType.FIRST)
+
     def close(self) -> None:
         """See `Game`."""
         self._pool.close()
@@ -181,12 +196,11 @@ def play(
       stopped: asked before each step whether to end.
       on_step: called after each, the reset included, with the time step.
     """
-    played, steps = 0, -1
+    played = steps = 0
     while played < episodes and not stopped() and (max_steps is None or steps < max_steps):
         timestep, ended = game.step()
         on_step(timestep)
-        is_reset = timestep is not None and timestep.step_type[0] == StepType.FIRST
-        steps += not is_reset or steps < 0
+        steps += not game.was_reset
         for episode in ended:
             played += 1
             yield episode

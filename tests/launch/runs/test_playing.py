@@ -90,6 +90,13 @@ def test_episodes_of_several_agents():
     assert str(episodes[0]).startswith("return a ")
     assert len(steps) == sum(episode.length + 1 for episode in episodes)
     game.close()
+    # Within the fourth episode, four resets are no steps.
+    limit = sum(episode.length for episode in episodes) + 1
+    game = SeveralAgentsGame(environment, environment, Sources(assignment, make), seed=0)
+    steps.clear()
+    assert list(play(game, 100, limit, lambda: False, steps.append)) == episodes
+    assert len(steps) == limit + 4
+    game.close()
 
 
 def test_a_picture_as_text():
