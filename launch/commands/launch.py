@@ -154,13 +154,12 @@ def _define_flags() -> flags.FlagValues:
 def _parse(values: flags.FlagValues, arguments: list[str]) -> tuple[str, list[str]]:
     """Parses our flags; returns the program's file or module, and its own flags."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    command, *rest = arguments[:end]
+    rest = values(arguments[:end], known_only=True)[1:]  # without our flags and their values
     target = next((argument for argument in rest if not argument.startswith("-")), None)
     if target is None:
         raise ConfigError("launch: name a program, as in `distrl launch FILE.py:NAME`")
     rest.remove(target)
-    unknown = values([command, *rest], known_only=True)[1:]
-    return target, [*unknown, *arguments[end + 1 :]]
+    return target, [*rest, *arguments[end + 1 :]]
 
 
 def _import_target(target: str) -> tuple[ModuleType, str]:

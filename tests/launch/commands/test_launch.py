@@ -121,6 +121,10 @@ REFUSED = {
         [f"{OWN}:printer", "--lp_launch_type=vertex_ai"],
         "<local_mp|local_mt|test_mt>",
     ),
+    "the value of a flag is no program": (
+        ["--lp_launch_type", "local_mt", f"{OWN}:printer", "--local_resources=RESOURCES"],
+        "--lp_launch_type=local_mt runs nodes as threads, which share one environment",
+    ),
     "group": ([f"{OWN}:printer", "--restart=print"], "--restart: no group 'print'; the program's"),
     "restarts": ([f"{OWN}:printer", "--restart=printer=x"], "--restart=printer=x: expected a num"),
     "node": ([f"{OWN}:printer", "--debug=print/0"], "no such node; the nodes are printer/0"),
