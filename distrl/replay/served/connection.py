@@ -64,7 +64,7 @@ class Connection:
         """Makes a call; returns its answer's message and bytes.
 
         Args:
-          name: a method of the server's `_Calls`.
+          name: a method of the server's `Calls`.
           *args: its arguments.
           data: pieces of what follows the message.
           timeout: seconds in the place of `reconnect_timeout`.
