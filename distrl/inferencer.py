@@ -102,7 +102,7 @@ class Inferencer:
     ):
         """Args:
         agent: the agent, whose `actor_step` is run.
-        variables: the parameters; `update()` is called once per batch. None: `follow` gives them.
+        variables: the parameters; `update()` is called once per batch. None: see `set_variables`.
         seed: seed for sampling actions.
         max_streams: rows of the state table.
         batch_sizes: requests are padded to the smallest of these that holds them, so that nothing
@@ -174,13 +174,13 @@ class Inferencer:
         output, version, state = self.infer_encoded(timestep, len(stream_ids), life, with_state)
         return Inference(output.action, output.extras, version, state)
 
-    def ask(self, version: int) -> None:
-        """Asks for the parameters of a round, for the next inference; safe in any thread."""
+    def request_version(self, version: int) -> None:
+        """Requests the parameters of a round, for the next inference; safe in any thread."""
         assert isinstance(self._variables, RoundVariables)
-        self._variables.ask(version)
+        self._variables.request_version(version)
 
-    def put_back(self, stream_ids: npt.NDArray[np.int32], state: State) -> None:
-        """Gives streams the recurrent state `[B, ...]` that they had before their last step."""
+    def set_state(self, stream_ids: npt.NDArray[np.int32], state: State) -> None:
+        """Replaces the recurrent state of streams, `[B, ...]`, as if a step had not been made."""
         slots = self._find(stream_ids)
         self._table = jax.tree.map(lambda old, now: old.at[slots].set(now), self._table, state)
 
@@ -246,8 +246,8 @@ class Inferencer:
             state = jax.tree.map(lambda leaf: np.asarray(leaf)[:n], before)
         return output, version, state
 
-    def draw_after(self, other: "Inferencer") -> None:
-        """Continues the random numbers of another inferencer, of the same seed."""
+    def continue_random_keys(self, other: "Inferencer") -> None:
+        """Draws the keys that would have been the next ones of another inferencer."""
         self._key, self._calls = other._key, other._calls
 
     def _count_call(self) -> None:
@@ -271,8 +271,8 @@ class Inferencer:
             else:
                 self._ahead = CompileAhead(self._stateless, *arguments)
 
-    def follow(self, variables: VariableClient | LockstepVariables | RoundVariables) -> None:
-        """Takes the parameters, where it was made without, and waits for what is compiled."""
+    def set_variables(self, variables: VariableClient | LockstepVariables | RoundVariables) -> None:
+        """Sets what `__init__` was given None for; waits until `compile_ahead` is done."""
         self._variables = variables
         if self._ahead is not None:
             self._ahead.wait()

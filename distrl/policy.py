@@ -77,7 +77,7 @@ class Policy:
                 evaluation=self._greedy,
             )
         if before is not None:
-            inferencer.draw_after(before)
+            inferencer.continue_random_keys(before)
         self._size, self._inferencer = size, inferencer
         self._streams = np.arange(size, dtype=np.int32)
         self._first = np.ones(size, bool)

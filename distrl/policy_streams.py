@@ -54,12 +54,12 @@ class PolicyStreams:
         if self._rounds is None:
             return self._infer(streams, timestep)
         source: Any = self._inferencer  # in rounds it is no rule's
-        self._rounds.begin(source.ask)
+        self._rounds.begin(source.request_version)
         inference = self._infer(streams, timestep)
         if self._rounds.is_due(self._life):
             self._rounds.end(streams, timestep, inference, self._life)
             if jax.tree.leaves(inference.state):
-                source.put_back(streams, inference.state)
+                source.set_state(streams, inference.state)
             inference = self._infer(streams, timestep)
         return inference
 

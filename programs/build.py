@@ -169,7 +169,7 @@ class Builder:
         """Returns an inferencer for actors.
 
         Args:
-          variables: its parameters; None: they follow.
+          variables: its parameters; None: see `Inferencer.set_variables`.
           max_streams: streams that it serves at most.
           index: of the inferencer, or of the actor that it belongs to.
           life: its node's life.

@@ -96,9 +96,9 @@ class SlotService:
         self._since = 0.0
         self.wait_for_restart = self._watch.wait_for_restart
 
-    def ask(self, version: int) -> None:
-        """See `Inferencer.ask`."""
-        self._peer.ask(version)
+    def request_version(self, version: int) -> None:
+        """See `Inferencer.request_version`."""
+        self._peer.request_version(version)
 
     @property
     def life(self) -> int:

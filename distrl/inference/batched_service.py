@@ -33,9 +33,9 @@ class BatchedService:
         self._rows = self._squares = 0
         self._seconds = self._products = 0.0
 
-    def ask(self, version: int) -> None:
-        """See `Inferencer.ask`."""
-        self._inferencer.ask(version)
+    def request_version(self, version: int) -> None:
+        """See `Inferencer.request_version`."""
+        self._inferencer.request_version(version)
 
     def times(self) -> dict[str, Any]:
         """Returns a report of what its time went to, and of its batches; safe in any thread.

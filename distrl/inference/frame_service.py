@@ -44,8 +44,8 @@ class FrameInferenceServer(FrameCallServer):
         match message:
             case ("inference",):
                 return ("ok",), [np.frombuffer(self._server.inference(data.data), np.uint8)]
-            case ("ask", int(version)):
-                self._server.ask(version)
+            case ("request_version", int(version)):
+                self._server.request_version(version)
                 return ("ok",), ()
         return None
 
@@ -78,9 +78,9 @@ class FrameInferenceClient:
         _, answer = self._calls.call(("inference",), [np.frombuffer(data, np.uint8)])
         return answer.tobytes()
 
-    def ask(self, version: int) -> None:
-        """See `Inferencer.ask`."""
-        self._calls.call(("ask", version))
+    def request_version(self, version: int) -> None:
+        """See `Inferencer.request_version`."""
+        self._calls.call(("request_version", version))
 
     def close(self) -> None:
         """Ends the connection, when the call in progress has ended."""

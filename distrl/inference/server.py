@@ -154,7 +154,7 @@ class InferenceServer(BatchedService):
 class _Server(Protocol):
     def inference(self, data: bytes) -> bytes: ...
 
-    def ask(self, version: int) -> None: ...
+    def request_version(self, version: int) -> None: ...
 
 
 class RemoteInferencer:
@@ -180,6 +180,6 @@ class RemoteInferencer:
             data = self._messages.pack_request(stream_ids, timestep, life, with_state)
             return self._messages.unpack_answer(self._server.inference(data))
 
-    def ask(self, version: int) -> None:
-        """See `Inferencer.ask`."""
-        self._server.ask(version)
+    def request_version(self, version: int) -> None:
+        """See `Inferencer.request_version`."""
+        self._server.request_version(version)

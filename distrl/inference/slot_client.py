@@ -22,8 +22,8 @@ _SLICE = 0.25  # seconds between two looks at whether a wait can still end
 class Server(Protocol):
     """What a client knows of its server but its answers."""
 
-    def ask(self, version: int) -> None:
-        """See `Inferencer.ask`."""
+    def request_version(self, version: int) -> None:
+        """See `Inferencer.request_version`."""
 
     @property
     def life(self) -> int:
@@ -162,6 +162,6 @@ class SlotInferencer:
             heartbeat.tick()
         fence()
 
-    def ask(self, version: int) -> None:
-        """See `Inferencer.ask`."""
-        self._server.ask(version)
+    def request_version(self, version: int) -> None:
+        """See `Inferencer.request_version`."""
+        self._server.request_version(version)

@@ -70,7 +70,7 @@ class RoundReader(ReplayReader):
 
 
 class RoundVariables:
-    """A `VariableClient` whose version changes when it is asked to, at the next use."""
+    """A `VariableClient` whose version changes on request, at the next use."""
 
     def __init__(
         self,
@@ -86,41 +86,42 @@ class RoundVariables:
           clock: the monotonic clock.
         """
         self._source, self._stop, self._clock = source, stop, clock
-        self._asked = (0,)  # replaced as a whole: `ask` may come from another thread
+        self._requested = (0,)  # replaced as a whole: a request may come from another thread
         self._done: tuple[int, ...] | None = None
         self.version = -1
         self.params: Params = None
         self.update()
 
-    def ask(self, version: int) -> None:
-        """Asks for the version that a round has begun with; safe in any thread."""
-        self._asked = (version,)
+    def request_version(self, version: int) -> None:
+        """Requests the version with which a round has begun; safe in any thread."""
+        self._requested = (version,)
 
     def update(self) -> None:
-        """Fetches what was asked for, if it is not there yet.
+        """Fetches the version that was requested last, unless it has been fetched.
 
-        Another version is of another life of the learner, and so is the round, whose data is late
-        then: a newer one of a life before, and an older one, in an answer that is no older than the
-        round, of the next life, which has resumed from a checkpoint.
+        Takes another one where the learner has been restarted; the data of the round is late then.
+        A newer one is of an earlier life, which had come further than the round's. An older one, in
+        an answer that is no older than the round, is of the next life, which has resumed from a
+        checkpoint.
         """
-        asked = self._asked
-        if asked is self._done:
+        requested = self._requested
+        if requested is self._done:
             return
         with in_state(PARAMETER_WAIT):
-            self._fetch(asked)
-        self._done = asked
+            self._fetch(requested)
+        self._done = requested
 
-    def _fetch(self, asked: tuple[int, ...]) -> None:
+    def _fetch(self, requested: tuple[int, ...]) -> None:
         began = self._clock()
-        while self.version != asked[0]:
+        while self.version != requested[0]:
             called = self._clock()
             answer = self._source.get_variables(self.version)
             if answer is not None:
                 self.version, self.params = answer
-            if self.version >= asked[0] or called - began > RELAY_S:
+            if self.version >= requested[0] or called - began > RELAY_S:
                 break
             if self._stop.wait(_POLL_S):
-                raise Stopped(f"waited for the parameters of {asked[0]} updates")
+                raise Stopped(f"waited for the parameters of {requested[0]} updates")
 
 
 class RoundsClient(Protocol):
@@ -165,7 +166,7 @@ class RoundWriter(ReplayWriter):
         self._replay, self._rounds = replay, rounds
         self._length, self._actor, self._life = unroll_length, actor, life
         self._stop, self._timeout = stop, timeout
-        self._ask: Callable[[int], None] | None = None
+        self._request_version: Callable[[int], None] | None = None
         self._number = -1
         self._steps = 0  # since the first unroll of the streams' life began
         self._streams_life = -1
@@ -188,14 +189,14 @@ class RoundWriter(ReplayWriter):
     def flush(self) -> None:
         self._replay.flush()
 
-    def begin(self, ask: Callable[[int], None]) -> None:
+    def begin(self, request_version: Callable[[int], None]) -> None:
         """Joins the first round, if it has not. Raises: see `end`.
 
         Args:
-          ask: asks the actor's inferencer for a version of the parameters.
+          request_version: requests a version of the parameters from the actor's inferencer.
         """
-        if self._ask is None:
-            self._ask = ask
+        if self._request_version is None:
+            self._request_version = request_version
             self._join()
 
     def is_due(self, life: int) -> bool:
@@ -251,5 +252,5 @@ class RoundWriter(ReplayWriter):
             if deadline.line_due():
                 deadline.tell(f"actor {self._actor} waits for a round")
         self._number, version = joined
-        assert self._ask is not None
-        self._ask(version)
+        assert self._request_version is not None
+        self._request_version(version)

@@ -227,7 +227,7 @@ def _own_inferencer(
         batch_sizes=task.batch_sizes(builder.experiment.actors.num_envs),
     )
     inferencer.compile_ahead(builder.agent, task.actors.envs_per_step)  # the learner starts too
-    inferencer.follow(
+    inferencer.set_variables(
         builder.make_variables(
             RemoteVariables(TaskVariables(learner, task.name), builder.agent),
             stop,

@@ -190,9 +190,9 @@ class InferencerNode:
         assert isinstance(self._service, InferenceServer)
         return self._service.inference(data)
 
-    def ask(self, version: int) -> None:
-        """See `Inferencer.ask`."""
-        self._service.ask(version)
+    def request_version(self, version: int) -> None:
+        """See `Inferencer.request_version`."""
+        self._service.request_version(version)
 
     def run(self) -> None:
         """Serves until the program stops: in shared memory, or at all endpoints."""
@@ -202,7 +202,7 @@ class InferencerNode:
         current_heartbeat().wait()
         for server in self._servers:
             server.Bind("inference", self._service.inference)
-            server.Bind("ask", self._service.ask)
+            server.Bind("request_version", self._service.request_version)
             server.Start()
         try:
             self._times.send_until(self._stop)

@@ -63,7 +63,7 @@ class Patient:
 
     life = 0
 
-    def ask(self, version):
+    def request_version(self, version):
         raise AssertionError("nobody asks")
 
     def check(self, what, began):

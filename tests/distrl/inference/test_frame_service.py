@@ -67,12 +67,12 @@ def test_silence_has_a_deadline_and_a_stop_ends_a_wait(served, tmp_path):
     client = frame_client(address, messages, ROWS, timeout=0.3)
     for _ in range(2):
         with pytest.raises(DeadlineExceeded, match=r"has not answered in 0\.3 s"):
-            client.ask(3)
+            client.request_version(3)
     stop = threading.Event()
     stop.set()
     began = time.monotonic()
     with pytest.raises(Stopped):
-        frame_client(address, messages, ROWS, timeout=60.0, stop=stop).ask(3)
+        frame_client(address, messages, ROWS, timeout=60.0, stop=stop).request_version(3)
     assert time.monotonic() - began < 30.0
     listener.close()
 
@@ -80,13 +80,20 @@ def test_silence_has_a_deadline_and_a_stop_ends_a_wait(served, tmp_path):
 def test_strangers_and_changed_frames_reach_nothing(served):
     address, messages, _ = served
     with pytest.raises((PeerError, DeadlineExceeded)):
-        frame_client(address, messages, ROWS, timeout=1.0, key="another key").ask(1)
+        frame_client(address, messages, ROWS, timeout=1.0, key="another key").request_version(1)
     rng = np.random.default_rng(0)
     good = messages.pack_request(STREAMS, timestep(ROWS), 0, True)
     for _ in range(100):
         data = np.frombuffer(good, np.uint8).copy()
         data[rng.integers(16, size=3)] = rng.integers(256, size=3)  # its header
-        message = [("inference",), ("inference", 1), ("ask", "x"), ("ask",), (), 7][rng.integers(6)]
+        message = [
+            ("inference",),
+            ("inference", 1),
+            ("request_version", "x"),
+            ("request_version",),
+            (),
+            7,
+        ][rng.integers(6)]
         greeting = greetings.greeting(KEY, os.urandom(greetings.ID_BYTES), "")
         connection = frames.connect(address, greeting, 5.0)
         connection.send(message, [data[: rng.integers(1, len(data) + 1)]])

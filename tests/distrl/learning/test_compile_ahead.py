@@ -64,7 +64,7 @@ def test_an_update_and_an_inference():
     learner.ahead.wait()
     inferencer = built.make_inferencer(None, 4)
     inferencer.compile_ahead(built.agent, 4)
-    inferencer.follow(VariableClient(learner, NEVER))
+    inferencer.set_variables(VariableClient(learner, NEVER))
     pool = built.make_shared_pool(0)
     timestep = pool.reset()
     ids = np.arange(4, dtype=np.int32)

@@ -262,7 +262,7 @@ class Versions:
 def test_a_round_waits_no_longer_for_its_version_than_a_relay_may_be_behind(versions, asked, found):
     source = Versions(*versions)
     variables = RoundVariables(source, threading.Event(), source.clock)
-    variables.ask(asked)
+    variables.request_version(asked)
     for _ in range(2):
         variables.update()
         assert (variables.version, variables.params) == (found, f"params {found}")
