@@ -24,7 +24,7 @@ from distrl.envs.multi_agent.assignment import Assignment, PolicyOf
 from distrl.envs.multi_agent.environment import SeveralAgents, steps_per_env_step
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
-from distrl.experiment_parts import check_counts, check_evaluation, check_parts, check_task_names
+from distrl.experiment_checks import check_counts, check_evaluation, check_parts, check_task_names
 from distrl.goal import Goal
 from distrl.learning.update_trigger import started_by
 from distrl.metrics.sinks import check_sinks

@@ -22,7 +22,7 @@ from distrl.envs.native import NativeEnvironment
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.experiment_parts import check_environment
+from distrl.experiment_checks import check_environment
 from distrl.transforms import FrameStack, by_name
 
 AGENTS: dict[str, type[AlgorithmConfig]] = {

@@ -52,7 +52,7 @@ ROOMS = """
 
     distrl/presets
     distrl/experiment
-    distrl/experiment_parts
+    distrl/experiment_checks
     distrl/multi_agent
     distrl/actor distrl/evaluator distrl/saved_policy distrl/inference
     distrl/snapshot_source

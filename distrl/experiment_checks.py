@@ -1,4 +1,4 @@
-"""What the parts of an experiment must be, for mistakes that would raise something obscure."""
+"""Checks of an experiment's parts, for mistakes that would raise something obscure later."""
 
 import urllib.parse
 from collections.abc import Iterable, Mapping
