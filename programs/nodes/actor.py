@@ -19,6 +19,7 @@ from distrl.programs.running.acting import make_actor
 from distrl.programs.running.acting_budget import ActorLease, has_budget
 from distrl.programs.running.progress import patience
 from distrl.programs.substrate import node_context
+from distrl.replay.buffer import ReplayWriter
 from distrl.replay.client import UnrollingReplayBuffer
 from distrl.rounds.clients import RoundWriter
 from distrl.runtime.heartbeat import Heartbeat, current_heartbeat
@@ -96,23 +97,24 @@ class ActorNode:
                 for task, builder in builders.items()
             }
             self._writers = {
-                task: builder.scheduled_writer(self._replays[task], index)
+                task: _writer(
+                    builder, self._replays[task], rounds.get(task), stop, index, heartbeat.life
+                )
                 for task, builder in builders.items()
             }
-            for task, learner in rounds.items():
-                self._writers[task] = _round_writer(
-                    builders[task], self._replays[task], learner, stop, index, heartbeat.life
+            sources: dict[str, InferenceSource] = {}
+            for task, builder in builders.items():
+                if builder.task.learns_from is not None:  # another policy acts
+                    continue
+                sources[task] = (
+                    inference_client(builder, inferencer[task], stop, has_own_process())
+                    if inferencer
+                    else _own_inferencer(builder, variables[task], stop, index, heartbeat.life)
                 )
             self._actor = make_actor(
                 builders,
                 pool,
-                {
-                    task: inference_client(builder, inferencer[task], stop, has_own_process())
-                    if inferencer
-                    else _own_inferencer(builder, variables[task], stop, index, heartbeat.life)
-                    for task, builder in builders.items()
-                    if builder.task.learns_from is None  # others do not act
-                },
+                sources,
                 self._writers,
                 index=index,
                 first_environment=index * config.num_envs,
@@ -184,15 +186,25 @@ class ActorNode:
             self._stop.wait()
 
 
-def _round_writer(
+def _writer(
     builder: Builder,
     replay: UnrollingReplayBuffer,
-    learner: NodeHandle,
+    learner: NodeHandle | None,
     stop: Any,
     index: int,
     life: int,
-) -> RoundWriter:
-    """Returns what writes an actor's steps to a task's table, in the rounds of its learner."""
+) -> ReplayWriter:
+    """Returns what writes an actor's steps to a task's table: in rounds, by schedule or freely.
+
+    Args:
+      builder: of the task.
+      replay: a client of the table.
+      learner: the node that has the rounds; None: there are none.
+      stop: event that is set when the program stops.
+      index, life: of the actor.
+    """
+    if learner is None:
+        return builder.scheduled_writer(replay, index)
     task, timeout = builder.task, builder.experiment.supervision.insert_timeout
     return RoundWriter(
         replay,
