@@ -9,14 +9,14 @@ from typing import Any
 
 from distrl.agents.compiling import computing_threads
 from distrl.checkpointing.generations import when_all
-from distrl.checkpointing.resume_point import ResumePoint, check_seen, monitor_states
+from distrl.checkpointing.resume_point import check_seen, monitor_states
 from distrl.errors import CallbackError, PeerError
 from distrl.experiment import Experiment
 from distrl.multi_agent.learner_turns import drop_batches, run_in_turn
 from distrl.programs.build import Builder, make_sharing, print_line
 from distrl.programs.groups import LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process, leave, stops_in_order
-from distrl.programs.nodes.task_learner import TaskLearner
+from distrl.programs.nodes.task_learner import LearnerSetup, TaskLearner
 from distrl.programs.program import ExperimentProgram, FrameEndpoint, NodeHandle
 from distrl.programs.remote import stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle
@@ -49,20 +49,22 @@ def add_learners(
     learners = {}
     # Now: a learner that is restarted may find that this checkpoint has been removed.
     states = monitor_states(program.resume_point, program.experiment.tasks).values()
-    acted_before = max((state["env_steps_acted"] for state in states), default=0)
+    setup = LearnerSetup(
+        program.run_dir,
+        monitor,
+        program.resume_point,
+        max((state["env_steps_acted"] for state in states), default=0),
+        tuple(gradient_workers),
+        program.unique_name,
+    )
     for tasks in program.experiment.learner_nodes:
         served = program.new_frame_endpoint() if with_relays and program.builtin else None
         node = program.add_call_node(
             LEARNER,
             LearnerNode,
             tasks,
-            program.run_dir,
             {task: replay[task] for task in tasks},
-            monitor,
-            program.resume_point,
-            acted_before,
-            list(gradient_workers),
-            program.unique_name,
+            setup,
             served,
             endpoints=[served.address] if served else (),
         )
@@ -89,32 +91,23 @@ class LearnerNode(MemberCalls):
         self,
         experiment: Experiment,
         tasks: Sequence[str],
-        run_dir: str,
         replay: Mapping[str, ReplayHandle],
-        monitor: NodeHandle,
-        resume_point: ResumePoint,
-        acted_before: int = 0,
-        gradient_workers: Sequence[NodeHandle] = (),
-        unique_name: str = "",
+        setup: LearnerSetup,
         served: FrameEndpoint | None = None,
     ):
         """Args:
         experiment: what to train.
         tasks: names of the tasks.
-        run_dir: the run folder.
         replay: the tables by task.
-        monitor: takes reports, and gives counters for checkpoints.
-        resume_point: the checkpoint to resume from, if any.
-        acted_before: environment steps of the run's programs before.
-        gradient_workers: all that may compute for its tasks.
-        unique_name: the program's; "": parameters are served as bytes only.
+        setup: what all learners have in common.
         served: where relays ask for parameters by frames; None: nowhere.
 
         Raises:
           ConfigError: see `check_seen`.
         """
         if not current_heartbeat().restarted:
-            check_seen([experiment.task_dir(Path(run_dir), task) for task in tasks], resume_point)
+            folders = [experiment.task_dir(Path(setup.run_dir), task) for task in tasks]
+            check_seen(folders, setup.resume_point)
         configure_jax()
         start_up.begin("launcher", os.getppid() if has_own_process() else None)
         self._stop, self._life = node_context.stop_event(), current_heartbeat().life
@@ -122,21 +115,10 @@ class LearnerNode(MemberCalls):
         sharing = make_sharing(builders)
         give_up = when_all(len(tasks), leave if has_own_process() else lambda: None)
         self._tasks = {
-            task: TaskLearner(
-                builder,
-                sharing,
-                run_dir,
-                replay[task],
-                monitor,
-                resume_point.of_task(task),
-                give_up,
-                gradient_workers,
-                unique_name,
-                acted_before,
-            )
+            task: TaskLearner(builder, sharing, replay[task], setup, give_up)
             for task, builder in builders.items()
         }
-        self._core = None if gradient_workers else _core(experiment)
+        self._core = None if setup.gradient_workers else _core(experiment)
         self.serve_members(experiment, self._tasks)
         self._frames: FrameVariableServer | None = None
         if served is not None:

@@ -4,9 +4,9 @@ import dataclasses
 import functools
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -17,6 +17,7 @@ from distrl.checkpointing.resume_point import (
     table_counts,
 )
 from distrl.checkpointing.store import MANIFEST
+from distrl.config import CheckpointConfig
 from distrl.errors import PeerError
 from distrl.learner import Learner
 from distrl.learner_group.devices import check_gpus
@@ -50,6 +51,26 @@ _COUNTERS_S = 5.0  # for the monitor to give its state, and a quarter of the gra
 _GRACE_AT_ONCE_S = 6.0  # to save where all nodes are stopped at once, and killed 10 s later
 
 
+class LearnerSetup(NamedTuple):
+    """What the learners' nodes of a program are made with, all alike.
+
+    Attributes:
+      run_dir: the run folder.
+      monitor: takes reports, and gives counters for checkpoints.
+      resume_point: the checkpoint to resume from, if any.
+      acted_before: environment steps of the run's programs before.
+      gradient_workers: all of the program.
+      unique_name: the program's; "": parameters are served as bytes only.
+    """
+
+    run_dir: str
+    monitor: NodeHandle
+    resume_point: ResumePoint
+    acted_before: int = 0
+    gradient_workers: tuple[NodeHandle, ...] = ()
+    unique_name: str = ""
+
+
 class TaskLearner:
     """What the learner's node has for one task.
 
@@ -67,96 +88,96 @@ class TaskLearner:
         self,
         builder: Builder,
         sharing: Sharing,
-        run_dir: str,
         replay: ReplayHandle,
-        monitor: NodeHandle,
-        resume_point: ResumePoint,
+        setup: LearnerSetup,
         give_up: Callable[[], None],
-        gradient_workers: Sequence[NodeHandle],
-        unique_name: str,
-        acted_before: int,
     ):
         """Args:
         builder: of the task.
         sharing: what the node's tasks share.
-        run_dir: the run folder.
         replay: the task's table.
-        monitor: takes reports, and gives counters for checkpoints.
-        resume_point: the task's checkpoint to resume from, if any.
+        setup: of the program.
         give_up: see `Checkpointer`.
-        gradient_workers: all that may compute for it.
-        unique_name: the program's; "": parameters are served as bytes only.
-        acted_before: environment steps of the run's programs before.
         """
         self._stop = node_context.stop_event()
         self.task, experiment = builder.task, builder.experiment
-        task = self.task.name
-        self._run_dir = experiment.task_dir(Path(run_dir), task)
-        num_gpus = self.task.learner.num_gpus
+        task, num_gpus = self.task.name, self.task.learner.num_gpus
+        self._run_dir = experiment.task_dir(Path(setup.run_dir), task)
         check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")
         self._replay = learner_client(builder, replay, self._stop)
-        self._monitor = monitor
-        self.reporter = Reporter(monitor, task, f"learner/{self.task.index}")
-        self._acted_before, self._steps_of_actors = acted_before, steps_of(ACTOR.name)
-        checkpoint = experiment.checkpoint
-        if not stops_in_order():
-            grace = min(checkpoint.grace, _GRACE_AT_ONCE_S)
-            checkpoint = dataclasses.replace(checkpoint, grace=grace)
+        self._monitor = setup.monitor
+        self.reporter = Reporter(setup.monitor, task, f"learner/{self.task.index}")
+        self._acted_before, self._steps_of_actors = setup.acted_before, steps_of(ACTOR.name)
+        checkpoint = _checkpoint_config(experiment.checkpoint)
         self._counters_timeout = min(_COUNTERS_S, checkpoint.grace / 4)
-        reader = builder.scheduled_reader(self._replay)
+        self._call_timeout = experiment.supervision.call_timeout
+        self._callbacks = builder.callbacks
+        self._evaluations = 0  # number of the last one that the callbacks have heard of
         self.patience = patience(
             self.task.learner.timeout, ACTOR.name, INFERENCER.name, task=self.task
         )
-        collection = self._collection = builder.make_rounds(
-            current_heartbeat().life, gone_nodes(ACTOR.name)
+        self._collection = builder.make_rounds(current_heartbeat().life, gone_nodes(ACTOR.name))
+        self._split_update = split_update(
+            builder, setup.gradient_workers, setup.monitor, self._stop
         )
-        collector = None if collection is None else RoundReader(reader, collection, self._stop)
-        self._split_update = split_update(builder, gradient_workers, monitor, self._stop)
-        self.learner = builder.make_learner(
-            collector or reader,
-            timeout=self.patience,
-            sharing=sharing,
-            split_update=self._split_update,
-        )
-        self._callbacks = builder.callbacks
-        self._evaluations = 0  # number of the last one that the callbacks have heard of
-        if collector is not None:
-            collector.version = lambda: self.learner.version
-        acting_over: Callable[[], bool] | None = None
-        if has_budget(self.task.goal):
-            acting_over = ActingWatch(monitor, task, reader)
-        self._call_timeout = experiment.supervision.call_timeout
-        flush = functools.partial(self.reporter.flush, self._call_timeout)
-        self.turn = Turn(task, self.learner, self._report, acting_over, flush)
-        restarted = current_heartbeat().restarted
-        if restarted:  # the table was in use meanwhile
-            resume_point = ResumePoint.latest(self._run_dir, resume_point)._replace(
-                with_table=False
-            )
-            print_line(f"resuming from {resume_point.checkpoint or 'scratch: no checkpoint yet'}")
+        self.turn = self._make_turn(builder, sharing)
+        self.learner = self.turn.learner
+        resume_point = self._resume_point(setup.resume_point.of_task(task))
         if resume_point.checkpoint is not None:
             self._resume(resume_point)
         self._first_version = self.learner.version
         self.learner.compile_ahead(builder.task.batch_struct(builder.struct))
-        self.variables = _serve_variables(self.learner, builder, unique_name)
-        generations: RemoteGenerations | None = None
-        if len(experiment.tasks) > 1:
-            before = None if restarted else resume_point.last_generation
-            generations = RemoteGenerations(monitor, before, self._counters_timeout)
+        self.variables = _serve_variables(self.learner, builder, setup.unique_name)
         self.checkpointer = make_checkpointer(
             builder,
-            Path(run_dir),
+            Path(setup.run_dir),
             self.learner,
             self._replay,
             self._counters,
             resume_point,
             give_up,
             checkpoint,
-            generations,
+            self._generations(len(experiment.tasks), resume_point),
             self._least_counts,
             current_heartbeat().life,
         )
         self.checkpointer.start(self._stop)
+
+    def _make_turn(self, builder: Builder, sharing: Sharing) -> Turn:
+        """Makes the learner, and what it needs to run. Arguments as for `__init__`."""
+        scheduled = builder.scheduled_reader(self._replay)
+        reader, rounds = scheduled, self._collection
+        if rounds is not None:
+            reader = in_rounds = RoundReader(scheduled, rounds, self._stop)
+        learner = builder.make_learner(
+            reader, timeout=self.patience, sharing=sharing, split_update=self._split_update
+        )
+        if rounds is not None:
+            in_rounds.version = lambda: learner.version
+        acting_over: Callable[[], bool] | None = None
+        if has_budget(self.task.goal):
+            acting_over = ActingWatch(self._monitor, self.task.name, scheduled)
+        flush = functools.partial(self.reporter.flush, self._call_timeout)
+        return Turn(self.task.name, learner, self._report, acting_over, flush)
+
+    def _resume_point(self, of_program: ResumePoint) -> ResumePoint:
+        """Returns the point to resume from in this life of the node.
+
+        Args:
+          of_program: from which the program has resumed the task.
+        """
+        if not current_heartbeat().restarted:
+            return of_program
+        latest = ResumePoint.latest(self._run_dir, of_program)
+        print_line(f"resuming from {latest.checkpoint or 'scratch: no checkpoint yet'}")
+        return latest._replace(with_table=False)  # the table was in use meanwhile
+
+    def _generations(self, num_tasks: int, resume_point: ResumePoint) -> RemoteGenerations | None:
+        """Returns what numbers the checkpoint generations of several tasks; None: there is one."""
+        if num_tasks == 1:
+            return None
+        before = None if current_heartbeat().restarted else resume_point.last_generation
+        return RemoteGenerations(self._monitor, before, self._counters_timeout)
 
     def _resume(self, resume_point: ResumePoint) -> None:
         assert resume_point.checkpoint is not None
@@ -266,8 +287,15 @@ class TaskLearner:
             self._evaluations = max(self._evaluations, number)  # an earlier life has heard of more
 
 
+def _checkpoint_config(config: CheckpointConfig) -> CheckpointConfig:
+    """Returns when to save, with the grace time that the launcher gives."""
+    if stops_in_order():
+        return config
+    return dataclasses.replace(config, grace=min(config.grace, _GRACE_AT_ONCE_S))
+
+
 def _serve_variables(learner: Learner, builder: Builder, unique_name: str) -> VariableService:
-    """Returns what serves a learner's parameters. Args: unique_name: see `TaskLearner`."""
+    """Returns what serves a learner's parameters. Args: unique_name: see `LearnerSetup`."""
     files: PublishedVersions | None = None
     make_board: Callable[[int], Board | None] | None = None
     if unique_name:

@@ -18,6 +18,7 @@ from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.store import Checkpoint, Checkpoints
 from distrl.errors import ConfigError
 from distrl.programs.nodes.learner import LearnerNode
+from distrl.programs.nodes.task_learner import LearnerSetup
 from tests.support.commands import EXPERIMENTS, ROOT, skip_without_reverb
 from tests.support.selection import full, slow
 
@@ -249,4 +250,5 @@ def test_a_learner_does_not_start_afresh_beside_checkpoints(tmp_path):
     saved.mkdir(parents=True)
     experiment = SimpleNamespace(task_dir=lambda run_dir, task: run_dir)
     with pytest.raises(ConfigError, match=f"has {saved}, and the launcher's host has no"):
-        LearnerNode(experiment, ["task"], str(tmp_path), {}, None, ResumePoint())
+        setup = LearnerSetup(str(tmp_path), None, ResumePoint())
+        LearnerNode(experiment, ["task"], {}, setup)
