@@ -13,7 +13,7 @@ from distrl.envs.pool import Environment
 from distrl.envs.whole_games import whole_games
 from distrl.episodes import EpisodeOutcome, EpisodeStatistics, shares
 from distrl.errors import ConfigError
-from distrl.experiment_parts import check_environment
+from distrl.experiment_checks import check_environment
 from distrl.launch.runs.environment import environment_of
 from distrl.launch.runs.run import Run, load_run
 from distrl.policy import Policy, load_policy
