@@ -40,9 +40,10 @@ def train(
 ) -> "Run":
     """Trains, as `distrl train` does, and returns the run.
 
-    Training has processes of its own, so it does not matter what this one has imported or computed
-    before. Its output appears in this one's. Ctrl-C, or a notebook's interrupt, is passed on:
-    the run saves, and KeyboardInterrupt is raised; to continue, name the run's folder.
+    Training runs in processes of its own, so it does not matter what this process has imported or
+    computed before, and prints to this process's stdout. Ctrl-C, or a notebook's interrupt, is
+    passed on: the run saves, and KeyboardInterrupt is raised; to resume, give the run's folder as
+    `run_dir`.
 
     Args:
       environment: an environment's name, as `distrl.envs.make` takes it, or an Experiment, which
@@ -50,17 +51,17 @@ def train(
       agent: the algorithm's name, "impala" unless given, or "ppo" for continuous
         actions. Not with an Experiment.
       topology: "single_process", "heavy_env", "light_env", "multi_machine" or "auto".
-      max_env_steps: steps of the environments to end after; None: at the environment's goal.
-      max_episodes: episodes to end after.
+      max_env_steps: environment steps after which the run ends; None: it ends at its goal.
+      max_episodes: episodes after which the run ends; None: no such limit.
       seed: root of all seeds of the run.
-      run_dir: folder to write to, or of a run to resume; None: a new folder in runs/.
-      config: settings by the names of the flags, {"learner.batch_size": 64}.
+      run_dir: folder to write the run to, or of a run to resume; None: a new folder in runs/.
+      config: settings by the names of their flags, {"learner.batch_size": 64}.
       callbacks: called in the process that learns; see `distrl.callbacks`.
       flags: further flags of `distrl train`.
-      quiet: whether to leave out the output.
+      quiet: whether to suppress the output.
 
     Returns:
-      The run. It is the caller's own, so its policies may have code of the caller's own.
+      The run. It is trusted, since it is the caller's: its policies may contain the caller's code.
 
     Raises:
       ConfigError: bad input; nothing was trained.
@@ -96,12 +97,12 @@ def evaluate(
 
     Args:
       policy: a policy, a run, or the folder of a run or of a checkpoint.
-      environment: the environment, or its name; None: that of the run, or of the run's folder, if
-        it has a name.
-      episodes: how many episodes.
-      max_steps: steps of each environment after which to end; episodes that have not ended by then
-        do not count. None: no limit.
-      seed: of the environments.
+      environment: the environment, or its name; None: the run's own. If that is code of the user's
+        own, the run must be trusted: one that `train` returned, or `load_run(path, trust=True)`.
+      episodes: number of episodes.
+      max_steps: steps of each environment after which the evaluation ends; episodes that have not
+        ended by then do not count. None: no limit.
+      seed: seed of the environments.
 
     Raises:
       ConfigError: there is no such run or environment, its observations, actions or rewards are not
@@ -124,14 +125,14 @@ def load_policy(path: str | Path, which: str = "latest", **options: Any) -> "Pol
 
 
 def load_run(path: str | Path, *, trust: bool = False) -> "Run":
-    """Returns what a run folder has: metrics, checkpoints, policies, settings and the result.
+    """Returns the run of a folder: its metrics, checkpoints, policies, settings and result.
 
     Args:
       path: the folder; its run may be in progress.
-      trust: whether to run code of the user's own that its checkpoints have; see `load_policy`.
+      trust: whether to run the user's own code that its files contain; see `load_policy`.
 
     Raises:
-      ConfigError: it is no run folder.
+      ConfigError: it is not a run folder.
     """
     _import_jax()
     from distrl.launch.runs import run

@@ -117,10 +117,10 @@ class InferenceConfig:
       num_inferencers: inference services in `light_env`; actors are spread over them evenly.
       sync_interval: inferences between two refreshes of the parameters. None: one unroll.
       timeout: deadline in seconds of a request, the service's first compilation included.
-      num_gpus: GPUs of the services: one each, shared if there are fewer; 0: they run on the CPU
-        and see none.
-      share_gpus: whether these are the learner's GPUs, from its first one on, and further ones only
-        if they are more.
+      num_gpus: GPUs of the services, one each; services share them if there are fewer. 0: they run
+        on the CPU and see none.
+      share_gpus: whether these are the learner's GPUs, beginning with its first, and others only if
+        the learner has fewer.
       transport: how actors ask a service: "shared_memory", where all of them are on its machine;
         "courier", calls over the network; or "auto", which takes the first where it can.
     """
@@ -165,7 +165,7 @@ class EvaluatorConfig:
       num_envs: environments of the evaluator, 4,096 at most.
       episodes: episodes played greedily in one evaluation.
       interval: seconds between the starts of two evaluations.
-      max_episode_steps: a time limit of the evaluator's environments, beside their own; None: none.
+      max_episode_steps: a time limit of the evaluator's environments, besides their own, or None.
       max_seconds: seconds after which an evaluation ends, and only the episodes that have ended
         count, so that long ones may be missing; None: no limit.
     """
@@ -198,10 +198,9 @@ class EvaluatorConfig:
 class SupervisionConfig:
     """What happens to nodes that die or hang.
 
-    Actors, inferencers, evaluators, gradient workers, a replay in shared memory and the learner
-    (from its last checkpoint) are restarted, with a back-off while they fail soon. Three lives in a
-    row that end with the same traceback end the program with it. Limits are in seconds; None: no
-    limit.
+    All but the monitor are restarted (the learner, and a replay on Reverb, from the last
+    checkpoint), with a back-off while they fail soon. Three lives in a row that end with the same
+    traceback end the program with it. Limits are in seconds; None: no limit.
 
     Attributes:
       restarts: restarts of one node, in total; 0: the first failure ends the program.
@@ -237,7 +236,7 @@ class SupervisionConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MetricsConfig:
-    """Where metrics go beside `metrics.csv`.
+    """Where metrics go besides `metrics.csv`.
 
     Attributes:
       episodes: write a row for each episode to `episodes.csv`, of 100 MB at most.
@@ -267,8 +266,8 @@ class CheckpointConfig:
 
     Attributes:
       period: seconds between two checkpoints. None: only when the run ends or is stopped.
-      keep: newest checkpoints to keep, beside the one of the best evaluation, or without
-        evaluations of the best mean return in training.
+      keep: newest checkpoints to keep, besides the one with the best evaluation or, without
+        evaluations, with the best mean return in training.
       replay: save the replay's table too; without it a resumed run starts with an empty one.
       grace: seconds that the learner may take to save when the program is stopped.
     """

@@ -77,10 +77,10 @@ class Experiment:
       actors, inference, learner, evaluator: settings of the parts.
       supervision: what happens to nodes that die or hang.
       checkpoint: when the whole program is saved.
-      metrics: where metrics go beside `metrics.csv`.
+      metrics: where metrics go besides `metrics.csv`.
       transforms: transforms of time steps, in order, from the raw one to the agent.
-      evaluation_environment: the evaluator's environment, with the same spaces; None: the same, but
-        for whole games of EnvPool's Atari with unclipped rewards.
+      evaluation_environment: the evaluator's environment, with the same spaces. None: the same
+        environment; EnvPool's Atari with whole games and unclipped rewards.
       goal: when the run ends.
       lockstep: run actors and learner on a fixed, reproducible schedule, so that two runs make the
         same parameters; see `distrl.lockstep`. For one process, and for heavy_env with its replay

@@ -62,8 +62,8 @@ class Goal:
         own threshold if it has one and no other end is set. None: no such goal.
       success_rate: a share of the last `window` episodes that must be successes, in (0, 1]. Needs
         an environment that reports success. With a `mean_return` too, both must be reached.
-      evaluation_return: a mean return of an evaluation to reach, beside `mean_return` and
-        `success_rate`. Needs an evaluator.
+      evaluation_return: a mean return of an evaluation to reach, as well as `mean_return` and
+        `success_rate` if these are set. Needs an evaluator.
       window: episodes that the mean and the rate are taken over.
       max_env_steps: environment steps that the actors take, resets not counted. What they made is
         still learned from, as far as it fills batches.

@@ -14,8 +14,8 @@ class LearnerConfig:
 
     Attributes:
       batch_size: unrolls in an update.
-      timeout: seconds without a batch and without a sign of progress of those who make it, after
-        which the learner fails.
+      timeout: seconds after which the learner fails, without a batch and without a sign of progress
+        of the nodes that make one.
       num_gpus: GPUs of the learner's node; 0: it runs on the CPU and sees none.
       num_devices: devices over which a batch is split evenly. 0: all that JAX has in the learner's
         process: its GPUs, or the one CPU.
@@ -23,20 +23,20 @@ class LearnerConfig:
         finite. "fail": end the run; "skip": keep parameters and optimiser as they are, count the
         update in `updates_skipped`, and fail after 100 of them in a row. Parameters that are not
         finite are neither published nor saved.
-      max_policy_lag: no step is learned from whose action was chosen by parameters more learner
-        steps old than this; unrolls with such a step are dropped, and those that had been drawn
-        counted in `unrolls_too_old`. None: no bound.
-      every_unrolls: an update is started by the arrival of this many unrolls in a table with
-        sampling, once it holds `replay.min_size_to_sample`, in the place of
+      max_policy_lag: unrolls with a step whose action was chosen by parameters more learner steps
+        old than this are not learned from, but dropped, and counted in `unrolls_too_old` if they
+        had been drawn. None: no bound.
+      every_unrolls: an update is started by the arrival of this many unrolls in a uniform or
+        prioritized table, once it holds `replay.min_size_to_sample`. It replaces
         `replay.samples_per_insert`. None: updates are made as the table admits them.
-      every_steps: an update is started by this many steps of the actors, in the place of
-        `every_unrolls`: exactly in one process; in several, as unrolls arrive, where the rows
-        between episodes count too. None: steps start no updates.
+      every_steps: instead of `every_unrolls`, an update is started by this many steps of the
+        actors: exactly in one process; in several, as unrolls arrive, where the rows between
+        episodes count, too. None: steps start no updates.
       num_gradient_workers: nodes that compute the gradients of a batch, a share each; 0: the
         learner does. Those of several policies are moved between them as their load moves; this is
         the number at the start.
-      gradient_timeout: seconds within which a gradient worker must give its share; usually it has
-        five times what shares took lately. A share that does not come is computed elsewhere.
+      gradient_timeout: most seconds that a gradient worker has for its share; usually it has five
+        times what recent shares took. A share that is late is computed elsewhere.
       learning: False: updates change nothing. The parameters stay the initial ones, or those that a
         run is resumed with, while acting continues; batches are consumed, counted and logged.
     """

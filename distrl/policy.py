@@ -108,18 +108,18 @@ class Policy:
             ) from error
 
     def __call__(self, observation: Nest, reward: Any = 0.0) -> Nest:
-        """Returns the action for an observation; both are as the environment has them.
+        """Returns the action for an observation, both as the environment has them.
 
-        That is, they conform to its spec, but for `Discrete` and `MultiDiscrete` spaces of
-        gymnasium with a `start`, which is theirs.
+        They conform to its spec, except that gymnasium's `Discrete` and `MultiDiscrete` spaces with
+        a `start` count from it.
 
         Continuous actions are clipped to their bounds, as environments do unless `clip_actions` is
         off. The agent itself sees its previous action unclipped, as in the training.
 
-        A list, an array of 64 bits, or an integer in the place of a float is converted, and so is
-        any mapping in the place of a dict, or sequence in that of a tuple. If the
-        number of observations is another than in the call before, all episodes begin; the first
-        call with a number compiles for it.
+        A list, an array of 64 bits, or an integer instead of a float is converted, and so is any
+        mapping instead of a dict, or sequence instead of a tuple. If the number of observations
+        differs from the previous call's, all episodes begin anew; the first call with a number
+        compiles for it.
 
         Args:
           observation: one environment's observation, or those of several as `[B, ...]`; the

@@ -34,7 +34,8 @@ class Population:
 
     Attributes:
       interval: updates of a member between two comparisons.
-      share: of the members that count as the worst, and as the best, in (0, 0.5]; at least one.
+      share: share of the members that count as the worst, and as the best, in (0, 0.5]; at least
+        one member.
       factors: a hyperparameter is multiplied by a random one of these, and kept in its range.
       resample: chance of a new value instead, uniform in its logarithm over its range, in [0, 1].
       episodes: episodes that a member must have ended, since the start or since it became a copy,

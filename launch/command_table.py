@@ -91,8 +91,8 @@ COMMANDS = {
         "commands.stop",
         "stop",
         """usage: distrl stop RUN [--timeout=120]
-           Have a run save and end, as Ctrl-C does, and wait for it, for --timeout seconds at
-           most.""",
+           Make a run save and end, as Ctrl-C does, and wait for that, for at most --timeout
+           seconds.""",
         completes=A_RUN,
         with_jax=True,
     ),
@@ -104,8 +104,8 @@ COMMANDS = {
                    [--env=NAME | --experiment=FILE.py[:NAME]] [--code=current|snapshot]
            Play episodes with a run's policy, 10 unless given, and print the mean and standard
            deviation of their returns. --sample: as actors do, not greedily; --task: one of
-           several policies; --trust: run code that its files have or name; --code=snapshot: with
-           the code that the run was made with.""",
+           several policies; --trust: run the code that its files have or name;
+           --code=snapshot: with the code that the run was made with.""",
         completes=A_RUN,
         with_jax=True,
     ),
@@ -140,7 +140,7 @@ COMMANDS = {
         "commands.plot",
         "plot",
         """usage: distrl plot RUN ... [--out=FILE.png] [--x=env_steps] [--y=mean_return]
-           Draw learning curves; runs that differ in their seed only are one, with its spread.""",
+           Draw learning curves; runs that differ only in their seed are one, with its spread.""",
         completes=RUNS,
         with_jax=True,
     ),
@@ -148,7 +148,7 @@ COMMANDS = {
         "commands.compare",
         "compare",
         """usage: distrl compare RUN RUN ...
-           Print the settings that differ, and how far each run came.""",
+           Print the settings that differ, and how far each run got.""",
         completes=RUNS,
         with_jax=True,
     ),
@@ -200,8 +200,8 @@ COMMANDS = {
         "commands.profile",
         "profile",
         """usage: distrl profile RUN NODE [--seconds=5] [--out=FOLDER]
-           Write a flame graph (py-spy) and a JAX trace of a running node; without NODE of a
-           single_process.""",
+           Write a flame graph (py-spy) and a JAX trace of a running node; a single_process has no
+           NODE.""",
         completes=A_RUN_AND_NODES,
         with_jax=True,
     ),

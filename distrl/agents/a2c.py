@@ -38,8 +38,8 @@ class A2CConfig:
     Attributes:
       network: torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
-      gae_lambda: lambda of generalised advantage estimation, in [0, 1]. 1: advantages of n-step
-        returns, which sum rewards up to the end of the episode or unroll; less: of their
+      gae_lambda: lambda of generalised advantage estimation, in [0, 1]. 1: advantages are from
+        n-step returns, which sum rewards up to the end of the episode or unroll; less: from their
         exponentially weighted mean.
       normalize_advantages: scale advantages to mean 0 and standard deviation 1 over the batch; to
         less where all actions are about as good: the divisor is at least a hundredth of the root
@@ -50,11 +50,11 @@ class A2CConfig:
         run has one, instead of over `anneal_updates`.
       optimizer: "rmsprop" (decay 0.99, corrected for its bias at the start) or "adam".
       optimizer_epsilon: added to the mean square of a gradient, under the root (RMSProp), or to the
-        root (Adam). With 1e-12 Hopper-v4 was at 1,000 and fell to 32.
+        root (Adam). With 1e-12 Hopper-v4 fell from 1,000 to 32.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       entropy_cost: weight of the entropy bonus.
-      baseline_cost: weight of the value loss, which is half the mean squared error. 0 with a
-        gae_lambda of 1 and long unrolls leaves REINFORCE with a random baseline.
+      baseline_cost: weight of the value loss, which is half the mean squared error. 0, with a
+        gae_lambda of 1 and long unrolls, gives REINFORCE with a random baseline.
       components: settings of the optimiser by component of the network, which are torso, core,
         policy_head and value_head; see `ComponentConfig`.
     """

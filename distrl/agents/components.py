@@ -35,7 +35,7 @@ _PREFIX = "agent.components"
 
 @dataclasses.dataclass(frozen=True)
 class ComponentConfig:
-    """The optimiser of one component of an agent. What is None is as for the whole agent.
+    """The optimiser of one component of an agent. A setting that is None is the whole agent's.
 
     Attributes:
       learning_rate: learning rate of this component.

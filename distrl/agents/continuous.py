@@ -44,8 +44,8 @@ class ContinuousDefaults(InputSettings):
       burn_in: steps of each unroll that only bring the memory of network and target network up to
         date and are not learned from; less than the unroll has transitions.
       importance_exponent: an unroll sampled with probability p counts with the weight
-        (p / the batch's least p) ** -importance_exponent (Schaul et al. 2016, beta), so that 1
-        undoes a prioritized table's bias; a uniform table has none.
+        (p / the batch's least p) ** -importance_exponent (Schaul et al. 2016, beta). 1 corrects
+        a prioritized table's bias; a uniform table has none.
       scale_integers: whether integers are scaled from their bounds to [0, 1]; False: only the
         bytes of images are, by 255.
     """

@@ -50,9 +50,9 @@ class DQNConfig(SavedSettings):
         actor stored.
       discount: gamma, for each step, in [0, 1].
       learning_rate: Adam's learning rate.
-      adam_epsilon: added to the root of Adam's mean square of a gradient. Where rewards are rare
-        and their gradients small, a larger one than 1e-8 holds the learning up (Rainbow, with
-        Atari's clipped rewards: 1.5e-4).
+      adam_epsilon: added to the root of Adam's mean square of a gradient. Where rewards are rare,
+        and gradients therefore small, more than 1e-8 slows learning down (Rainbow, with Atari's
+        clipped rewards: 1.5e-4).
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
       anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
         run has one, instead of over `anneal_updates`.
@@ -67,20 +67,20 @@ class DQNConfig(SavedSettings):
         returns, evenly spaced from value_min to value_max (C51; 51 in the paper); at most 10,000.
       noisy: the network explores by learned noise on its fully connected layers; epsilon is then
         normally 0: `EpsilonSchedule(0.0, 0.0)`. An actor draws noise at each step, for each of
-        its streams; an update for each step of each unroll, for the online and for the target
-        network (the paper: once for a batch). Evaluation is without noise.
+        its streams. An update draws it for each step of each unroll, for the online and for the
+        target network (the paper: once for a batch). Evaluation has no noise.
       value_min, value_max: bounds of the returns, with `num_atoms` above 1.
       huber_delta: errors above it count linearly; None: half the squared error everywhere. Not
         with `num_atoms` above 1.
       target_period: updates between two moves of the target network towards the online one.
-      target_tau: share of the way of each move, in (0, 1]. Period 100 and tau 1.0 copy it at times;
-        1 and 0.005 are a moving average.
+      target_tau: share of the way of each move, in (0, 1]. A period of 100 and a tau of 1.0 copy
+        the network every 100 updates; 1 and 0.005 make a moving average.
       epsilon: schedule of the actors' epsilon-greedy actions. Its `spread` gives each stream an
         epsilon.
-      explore: your own function in the place of epsilon-greedy actions; JAX traces it: `(rng,
-        values [B, A], epsilon) -> actions`, epsilon a scalar or [B]. Not for evaluation.
-      evaluation_epsilon: epsilon of evaluation, above 0 so that an episode cannot go round in
-        circles up to its time limit (0.05 in the paper; 0.001 as in Dopamine, Castro et al. 2018,
+      explore: your own function instead of epsilon-greedy actions, which JAX traces: `(rng, values
+        [B, A], epsilon) -> actions`, epsilon a scalar or [B]. Not for evaluation.
+      evaluation_epsilon: epsilon of evaluation, above 0 so that an episode does not go round in
+        circles until its time limit (0.05 in the paper; 0.001 as in Dopamine, Castro et al. 2018,
         https://arxiv.org/abs/1812.06110). `load_policy` is greedy without it.
       burn_in: steps of each unroll that only bring the recurrent state of both networks up to
         date and are not learned from; less than the unroll has transitions.
@@ -88,8 +88,8 @@ class DQNConfig(SavedSettings):
         (sqrt(|x| + 1) - 1) + x / 1000, so that rewards of any size can be learned unclipped (Pohlen
         et al. 2018, https://arxiv.org/abs/1805.11593).
       importance_exponent: an unroll sampled with probability p counts with the weight
-        (p / the batch's least p) ** -importance_exponent (Schaul et al. 2016, beta), so that 1
-        undoes a prioritized table's bias; a uniform table has none.
+        (p / the batch's least p) ** -importance_exponent (Schaul et al. 2016, beta). 1 corrects
+        a prioritized table's bias; a uniform table has none.
       components: settings of the optimiser by part of the network; see `ComponentConfig`.
     """
 

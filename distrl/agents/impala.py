@@ -36,10 +36,10 @@ class IMPALAConfig:
     Attributes:
       network: torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
-      learning_rate: the optimiser's learning rate. The default suits small MLPs; easy tasks allow
-        more, with which the policy of others stops exploring before the values are learned:
-        CartPole-v1 is solved after 0.5M steps with 1e-3, 0.3M with 2e-3 and 0.26M with 3e-3. For
-        the convolutional torsos less is usual.
+      learning_rate: the optimiser's learning rate. The default suits small MLPs; convolutional
+        torsos usually take less. Easy tasks are learned sooner with more (CartPole-v1 is solved
+        after 0.5M steps with 1e-3, 0.3M with 2e-3 and 0.26M with 3e-3), but in harder ones the
+        policy then stops exploring before the values are learned.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
       anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
         run has one, instead of over `anneal_updates`.
@@ -47,12 +47,13 @@ class IMPALAConfig:
         start) or "adam" (b1 0.9, b2 0.999). On CartPole-v1 rmsprop tolerated twice the policy lag
         that adam did.
       optimizer_epsilon: added to the mean square of a gradient, under the root (RMSProp), or to the
-        root (Adam). It makes small steps of small gradients. Those of rare rewards are: with
-        RMSProp and 1e-5 MiniGrid-DoorKey-5x5-v0 was not learned. Those of a solved task are, too:
-        with 1e-12 CartPole-v1 was solved after 234k steps in the place of 275k, but fell to 440 at
-        times, and with 1e-5 stayed solved. The paper's 0.1 goes with its losses, which are sums.
-      max_gradient_norm: gradients are scaled down to this global norm; None: never. Those of means
-        are about 1 (CartPole-v1: 0.2 to 1; MountainCar-v0: 1 to 2); the paper's 40 is for sums.
+        root (Adam). It keeps the steps of small gradients small. Rare rewards have small
+        gradients: with RMSProp and 1e-5 MiniGrid-DoorKey-5x5-v0 was not learned. So has a solved
+        task: with 1e-12 CartPole-v1 was solved after 234k instead of 275k steps, but fell to 440 at
+        times; with 1e-5 it stayed solved. The paper's 0.1 goes with its losses, which are sums.
+      max_gradient_norm: gradients are scaled down to this global norm; None: never.
+        Norms are about 1 here (CartPole-v1: 0.2 to 1; MountainCar-v0: 1 to 2), where losses are
+        means; the paper's 40 is for sums.
       entropy_cost: weight of the entropy bonus.
       baseline_cost: weight of the value loss, which is half the mean squared error.
       vtrace_lambda: lambda of V-trace, which mixes n-step returns, in [0, 1].

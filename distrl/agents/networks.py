@@ -37,7 +37,7 @@ class NetworkConfig(InputSettings):
         takes the features of the images' CNNs with the rest. Or your own: a function in Haiku from
         the observation [N, ...] to features [N, F], or a module of flax.linen.
       hidden_sizes: sizes of the MLP's layers.
-      activation: the MLP's, "tanh" or "relu"; the others use relu.
+      activation: the MLP's, "tanh" or "relu"; the CNNs use relu.
       core: "none" or "lstm", or your own: a function that returns an `hk.RNNCore`, or a cell of
         flax.linen such as `GRUCell(64)`. Its state is zeros at first.
       core_size: units of the LSTM.
@@ -53,7 +53,7 @@ class NetworkConfig(InputSettings):
       inputs: names of the parts of the observation that the torso sees, such as "camera" or
         "arm.angle"; empty: all, but for the mask.
       mask_actions: whether the part "action_mask" of a dict, [num_actions], says which actions are
-        legal (not 0; if none is, all are): no other is taken, or counts in a loss.
+        legal (not 0; if none is, all are). No other is taken, or counts in a loss.
       heads: your own, from features [N, F] (without a core, from whatever the torso returns) to
         the network's outputs: a policy's parameters and values [N], or action values [N,
         num_actions]; a function in Haiku or a module of flax.linen. None: the algorithm's.

@@ -55,16 +55,18 @@ class PPOConfig:
       epochs: passes over a batch.
       minibatches: minibatches of each pass; must divide the batch's transitions, or its unrolls
         for an agent with memory.
-      clip_ratio: the ratio of new to behaviour probability has no gradient beyond 1 -+ this, where
-        going further would pay.
-      clip_value: the value has no gradient further than this from its prediction at the batch's
-        start, where going further would pay, in units of (transformed) rewards; None: unclipped.
+      clip_ratio: beyond 1 plus or minus this, the ratio of the new to the behaviour policy's
+        probability has no gradient in the direction that would improve the loss.
+      clip_value: further than this from its prediction before the batch's first update, the value
+        has no gradient in the direction that would improve the loss. In units of (transformed)
+        rewards; None: unclipped.
       target_kl: no more updates from a batch once the divergence of the new policy from the
-        behaviour's, estimated on a minibatch, is above this; None: all of them. Lag of the actors
-        counts. It saves no time: dropped updates are computed too, and count for `anneal_updates`.
+        behaviour policy, estimated on a minibatch, is above this; None: all of them. The actors'
+        lag adds to it. It saves no time: dropped updates are computed, too, and count for
+        `anneal_updates`.
       learning_rate: Adam's learning rate (epsilon 1e-5).
-      anneal_updates: updates over which the learning rate falls linearly to 0, of which a batch
-        makes epochs * minibatches; None: constant.
+      anneal_updates: gradient steps over which the learning rate falls linearly to 0, epochs *
+        minibatches for each batch; None: constant.
       anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
         run has one, instead of over `anneal_updates`.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.

@@ -46,8 +46,8 @@ class PredictionConfig:
       network: torso and sizes, without core; to share a torso, those of the policy that acts.
       discount: gamma of "return", for each step, in [0, 1].
       trace: lambda of the returns, in [0, 1].
-      balanced: of "reward": transitions whose reward is not 0 have half of the weight, however rare
-        they are; instead of sampling them as often as the others.
+      balanced: for "reward": transitions whose reward is not 0 have half of the weight, however
+        rare they are, as if they were sampled as often as the others.
       learning_rate: Adam's learning rate.
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
     """

@@ -54,10 +54,10 @@ class R2D2Config(SavedSettings):
       target_tau: share of the way of each move, in (0, 1].
       epsilon: schedule of the actors' epsilon-greedy actions.
       importance_exponent: an unroll sampled with probability p counts with the weight
-        (p / the batch's least p) ** -importance_exponent (Schaul et al. 2016, beta), so that 1
-        undoes a prioritized table's bias; a uniform table has none.
-      evaluation_epsilon: epsilon of evaluation, above 0 so that an episode cannot go round in
-        circles up to its time limit. `load_policy` is greedy without it.
+        (p / the batch's least p) ** -importance_exponent (Schaul et al. 2016, beta). 1 corrects
+        a prioritized table's bias; a uniform table has none.
+      evaluation_epsilon: epsilon of evaluation, above 0 so that an episode does not go round in
+        circles until its time limit. `load_policy` is greedy without it.
       dueling_streams: state value and advantages have a last hidden layer each, as in the paper;
         False: they share it.
       explore, components: as in `DQNConfig`.

@@ -48,7 +48,7 @@ class ReinforceConfig:
         root (Adam).
       max_gradient_norm: gradients are scaled down to this global norm; None: never.
       entropy_cost: weight of the entropy bonus.
-      baseline_cost: weight of the baseline's loss, half the mean squared error of the return.
+      baseline_cost: weight of the baseline's loss, which is half its mean squared error.
       components: as in A2C.
     """
 

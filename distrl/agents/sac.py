@@ -53,15 +53,15 @@ class SACConfig(ContinuousDefaults):
       activation: "relu" or "tanh".
       discount: gamma, for each step, in [0, 1].
       learning_rate: Adam's learning rate, for those of policy, critics and temperature that have
-        none of their own in `components`. The preset's critics have, 1e-3, but for pixels.
+        none of their own in `components`. Except for pixels the preset's critics have 1e-3.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
       anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
         run has one, instead of over `anneal_updates`.
       target_tau: share of the way that the target critics move towards the critics after each
         update, in (0, 1].
       initial_temperature: initial value of a unit of entropy in units of reward.
-      target_entropy: entropy for which the temperature is learned, in units where each element of
-        the action is in [-1, 1]; None: -1 per element, as in the paper. Uniform actions have
+      target_entropy: entropy that the temperature is learned to keep, in units where each element
+        of the action is in [-1, 1]; None: -1 per element, as in the paper. Uniform actions have
         log(2) = 0.69 per element.
       components: settings of the optimiser by component: policy, critics, temperature; see
         `ComponentConfig`. A frozen temperature stays at `initial_temperature`.

@@ -66,12 +66,12 @@ class TD3Config(ContinuousDefaults):
       policy_delay: updates of the critics for each update of the policy and the target networks.
       target_tau: share of the way that target networks move in an update, in (0, 1].
       target_noise: standard deviation of the noise on the target policy's actions.
-      target_noise_clip: limit of the noise on the target policy's actions, to either side.
+      target_noise_clip: limit of the noise on the target policy's actions, in either direction.
       exploration_noise: standard deviation of the noise on the actors' actions; evaluation has
         none.
       exploration: kind of the noise, and its schedule.
-      epsilon: share of the actors' actions that are uniformly random instead. The default: all
-        until the first update, which `replay.min_size_to_sample` delays; none after it.
+      epsilon: share of the actors' actions that are uniformly random instead. By default all are
+        until the first update, which `replay.min_size_to_sample` delays, and none after it.
       components: settings of the optimiser by component, policy and critics; see `ComponentConfig`.
     """
 

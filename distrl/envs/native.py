@@ -54,8 +54,8 @@ class NativeEnvironment:
 
     Attributes:
       name: name in EnvPool's list: "CartPole-v1", "Pong-v5", "HalfCheetah-v4".
-      num_threads: EnvPool's threads in each pool. None: the cores of the machine over the actors'
-        processes, and one for environments whose steps cost next to nothing; 0: one for each core
+      num_threads: EnvPool's threads in each pool. None: the machine's cores divided by the number
+        of actors, but one for environments whose steps cost next to nothing; 0: one for each core
         that the process may use.
       max_episode_steps: the time limit. None: the environment's own.
       clip_actions: clip continuous actions to their bounds before the environment sees them.

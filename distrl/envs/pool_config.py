@@ -1,4 +1,4 @@
-"""Settings of a pool of Python environments: how it steps them, and what follows a fault."""
+"""Settings of a pool of Python environments: how it steps them, and what happens at a fault."""
 
 import dataclasses
 import difflib
@@ -26,10 +26,10 @@ class PoolConfig:
     Attributes:
       kind: "loop" (one after the other in the caller's thread), "threads" (for environments that
         wait or release the GIL) or "processes" (for others with steps of more than about 50 us).
-      num_workers: threads or processes over which the environments are spread, at most one per
+      num_workers: threads or processes among which the environments are divided, at most one per
         environment. None: one for each core that the process may use.
       pin_workers: pin the worker processes to the usable cores in turn. On an otherwise idle
-        machine, steps that wait for all environments are then some percent faster; an
+        machine, steps that wait for all environments are then a few percent faster; an
         environment's own threads share the core.
       worker_threads: BLAS, OpenMP and XLA threads of a worker process; 0: do not limit them.
       step_timeout: seconds that a step or a reset may take, building included; `math.inf`: no
@@ -37,7 +37,7 @@ class PoolConfig:
       on_fault: what happens if an environment raises, hangs, dies or returns what its spec does
         not allow. "fail": `recv` raises EnvironmentFault. "restart": the environment is rebuilt
         with a new seed, and its open episode ends as truncated.
-      max_restarts: total faults of a pool's environments before "restart" fails as well.
+      max_restarts: faults of a pool's environments, in total, after which the next one fails.
       check_finite: treat NaN and infinite observations, infos and rewards as faults.
     """
 

@@ -36,11 +36,11 @@ class ReplayConfig:
         "uniform" or "prioritized" (sampled with replacement; when full, the oldest is removed).
       unroll_length: transitions per unroll, T; an unroll has T + 1 steps.
       max_size: capacity of the table in unrolls.
-      min_size_to_sample: sampling blocks until the table holds this many. Not for a queue.
+      min_size_to_sample: sampling blocks until the table holds this many unrolls. Not for a queue.
       samples_per_insert: how often an unroll is sampled on average; inserts and samples block to
         maintain the ratio. None: no rate limit. Not for a queue.
       error_buffer: how far `inserts * samples_per_insert - samples` may deviate to either side
-        before one of them blocks. None: a tenth of `min_size_to_sample * samples_per_insert`, and
+        before one of them blocks. None: a tenth of `min_size_to_sample * samples_per_insert`, but
         at least what a batch needs.
       priority_exponent: an unroll is sampled with probability proportional to
         `priority ** priority_exponent` (Schaul et al. 2016, arXiv:1511.05952); at most 4.
@@ -48,18 +48,18 @@ class ReplayConfig:
         the largest so far (Schaul et al. 2016; on Reverb servers, a second later at most).
       sampler: custom sampler instead of `uniform` or `prioritized`, a
         `distrl.replay.sampler.Sampler`. Not for a queue or a Reverb server.
-      backend: where a program of several nodes keeps the table: in the "shared_memory" of the one
-        machine they run on, there too, but "served" to other machines, or on a "reverb" server;
-        "auto": shared memory, over several machines what the substrate has. A single process needs
-        none of them.
+      backend: where a program of several nodes keeps the table: "shared_memory", of the one machine
+        that they run on; "served", the same, and served to other machines; "reverb", a Reverb
+        server; "auto": shared memory, or over several machines what the substrate has. A single
+        process has its table in itself.
       period: steps between the starts of consecutive unrolls of a stream, from 1 to
         `unroll_length`; unrolls overlap if it is less than that. None: `unroll_length`. Not for a
         queue.
       num_shards: servers that the table is split over. Each stores the streams of some of the
-        actors and an equal part of all sizes: see `of_shard`. For backends "served" and "reverb"; a
-        single process has one.
+        actors, and has an equal part of all sizes: see `of_shard`. For backends "served" and
+        "reverb"; a single process has one.
       strict_ratio: with `samples_per_insert`, the learner is never ahead of the ratio: a batch
-        waits until its inserts have come. The first comes as soon as the table may be sampled.
+        waits for its inserts. The first comes as soon as the table may be sampled.
       whole_episodes: an unroll is one whole episode of at most `unroll_length` transitions, of
         which an algorithm such as REINFORCE learns. A longer one is an error. For a queue.
       priority_of: function from new unrolls, a Trajectory `[T + 1, n, ...]` of NumPy arrays, to

@@ -90,13 +90,13 @@ flags.DEFINE_string(
 flags.DEFINE_float(
     "ray_wait",
     60.0,
-    _for("ray_wait", "seconds for the cluster to have room, more if it first starts machines."),
+    _for("ray_wait", "seconds to wait for room on the cluster; give more if it starts machines."),
     lower_bound=0.0,
 )
 flags.DEFINE_float(
     "join_wait",
     None,
-    "Seconds for all hosts to join, after which the program is not started; 120 unless given, and "
+    "Seconds to wait for all hosts to join before giving up; 120 unless given, and "
     f"{kubernetes.JOIN_S:g} in Kubernetes.",
     lower_bound=0.0,
 )

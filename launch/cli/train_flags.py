@@ -35,8 +35,8 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "config_file",
     None,
-    "Flags and settings from a file, which those of the command line override: a run's "
-    "config.json, or JSON or YAML with flags by name and settings under `config`.",
+    "Flags and settings from a file, overridden by those of the command line: a run's config.json, "
+    "or JSON or YAML with flags by name and settings under `config`.",
 )
 flags.DEFINE_list(
     "transforms",
@@ -55,9 +55,9 @@ flags.DEFINE_enum(
     "substrate",
     AUTO_SUBSTRATE,
     SUBSTRATES,
-    "What a program's nodes are made of: launchpad: Launchpad and Courier, and "
-    "Reverb if asked for (Python 3.10); builtin: distrl's own nodes and gRPC (any Python); auto: "
-    "Launchpad where it is installed.",
+    "The library that runs a program's nodes. launchpad: Launchpad and Courier, and Reverb if "
+    "asked for (Python 3.10); builtin: distrl's own nodes and gRPC (any Python); auto: Launchpad "
+    "where it is installed.",
 )
 flags.DEFINE_integer("seed", None, "Root of all seeds of the run; the experiment's unless given.")
 flags.DEFINE_integer("max_env_steps", None, "Short for --config.goal.max_env_steps.")
@@ -74,15 +74,16 @@ flags.DEFINE_string(
 flags.DEFINE_bool(
     "snapshot",
     True,
-    "Keep the code in the run folder: distrl's revision and changes, the modules of yours that "
-    "are imported, and the versions of packages.",
+    "Keep the code in the run folder: distrl's revision and changes, your modules that are "
+    "imported, and the versions of packages.",
 )
 flags.DEFINE_enum(
     "terminal",
     LIVE,
     TERMINALS,
-    "Where to show the nodes' output, which is always in their log files too. `live`: with the "
-    "run's status below it, if stdout is a terminal; `current_terminal`: without.",
+    "Where to show the nodes' output, which is always in their log files, too. `live`: here, with "
+    "the run's status below it if stdout is a terminal; `current_terminal`: here, without the "
+    "status; `output_to_files`: nowhere else.",
 )
 flags.DEFINE_string(
     "debug",
@@ -96,7 +97,7 @@ flags.DEFINE_string(
     "coordinator_address",
     None,
     "For a learner of several processes (single_process only): HOST:PORT at which process 0 "
-    "listens. Start the same command in each process, with a different --process_id.",
+    "listens. Start the same command for each process, with a different --process_id.",
 )
 flags.DEFINE_integer(
     "num_processes", None, "Number of learner processes; with --coordinator_address."

@@ -30,13 +30,13 @@ class WrapperConfig:
       action_repeat: number of times that each action is taken, until an episode's end; rewards are
         summed, and the last observation is kept. `env_info["time_steps"]` (int32) is the number of
         time steps.
-      frame_stack: number of last observations, oldest first, on a new leading axis of every leaf;
-        an episode's first observation fills the places before it.
+      frame_stack: number of latest observations on a new leading axis of every leaf, oldest first;
+        an episode's first observation is repeated to fill the stack.
       post_process: a function of your own, (action, observation) -> the action that the environment
-        gets. Everybody else sees the agent's own action: it is stored, learned from, and the next
-        `prev_action`. The observation is the environment's newest, before other wrappers; the
-        action is clipped before, not after. Both count as the environment's own spaces do, from
-        the `start` of a Discrete or MultiDiscrete.
+        gets. What is stored, learned from, and given as `prev_action` is the agent's own action.
+        The observation is the environment's newest, before other wrappers; the action is clipped
+        before, not after. Both count as the environment's own spaces do, from the `start` of a
+        Discrete or MultiDiscrete.
     """
 
     clip_actions: bool = True
