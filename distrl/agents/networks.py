@@ -193,7 +193,7 @@ def make_q_network(
     """
     num_actions = actions.num_actions
     linear: torsos.MakeLayer = NoisyLinear if noisy else hk.Linear
-    streams = dueling == "streams"
+    streams = dueling == "streams" and config.heads is None  # heads of one's own have no streams
     make_hidden = _make_hidden(config, env_spec, linear)
 
     def make_heads() -> Callable[[jax.Array], jax.Array]:

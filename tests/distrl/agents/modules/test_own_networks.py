@@ -174,6 +174,11 @@ def test_heads_of_ones_own_make_a_whole_network():
     assert set(params) == {"torso/policy", "torso/value"}
     config = DQNConfig(network=NetworkConfig(heads=lambda x: hk.Linear(3)(x)))
     assert "heads/linear" in jax.eval_shape(config.make(SPEC).network.init, root(0))
+    dueling = dataclasses.replace(config, dueling=True)  # has no part in heads of one's own
+    plain, other = (
+        jax.eval_shape(each.make(SPEC).network.init, root(0)) for each in (config, dueling)
+    )
+    assert plain == other
     normal = EnvironmentSpec(SPEC.observation, CONTINUOUS)
     heads = lambda x: ((x[:, :2], 0 * x[:, :2]), x[:, 0])  # noqa: E731
     network = make_network(NetworkConfig(heads=heads), normal)
