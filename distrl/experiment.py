@@ -86,7 +86,7 @@ class Experiment:
         same parameters; see `distrl.lockstep`. For one process, and for heavy_env with its replay
         in shared memory.
       seed: root of every seed of the run.
-      task: name of the task, which names its tables and metrics; at most 150 letters.
+      task: name of the task, which names its tables and metrics; at most 150 characters.
       policies: by name, each a `LearnedPolicy`, or an algorithm's settings for one with its
         defaults, or a `distrl.rules.FixedPolicy`, such as a rule.
       policy_of: from the environment's agents to names of policies: a mapping, or a function of

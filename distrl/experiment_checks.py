@@ -81,7 +81,7 @@ def check_evaluation(experiment: Any) -> None:
     if isinstance(trained, SeveralAgents) != isinstance(played, SeveralAgents):
         raise ConfigError(
             f"evaluation_environment: of {trained.name} and {played.name}, one has several agents "
-            "and the other one"
+            "and the other one has a single agent"
         )
     difference = different_part(trained.spec(), played.spec())
     if difference is not None:
@@ -98,7 +98,7 @@ def check_task_names(tasks: Iterable[str]) -> None:
         size = len(urllib.parse.quote(name, safe=""))
         if not 0 < size <= _MAX_NAME:
             raise ConfigError(
-                f"task: a name, also a policy's, must have 1 to {_MAX_NAME} letters (one that "
+                f"task: a name, also a policy's, must have 1 to {_MAX_NAME} characters (one that "
                 f"is none of A-Z, a-z, 0-9, _, -, . and ~ counts as three or more); got {size}: "
                 f"{name!r:.60}"
             )

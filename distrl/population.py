@@ -278,7 +278,7 @@ def check_members(
         )
     if len(tasks) < 2:
         raise ConfigError(
-            f"population: it needs at least two learned policies, and there is {list(tasks)}"
+            f"population: it needs at least two learned policies, but has {list(tasks)}"
         )
     first, one = next(iter(tasks.items()))
     for name, task in tasks.items():

@@ -231,7 +231,7 @@ class Task:
         if actors.envs_per_step != actors.num_envs:
             raise ConfigError(
                 f"lockstep: actors.wait_num={actors.wait_num} of {actors.num_envs} "
-                "environments come in the order in which they happen to end; leave it None"
+                "environments finish in no fixed order; leave it None"
             )
         if actors.most != actors.num_actors:
             raise ConfigError(

@@ -188,8 +188,8 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
     wanted = num_gpus_together(experiment, light)
     if wanted > first.gpus:
         raise ConfigError(
-            f"learner and inferencers declare {wanted} GPUs, and their host {first.name} has "
-            f"{first.gpus}: say --hosts={first.name}:gpus={wanted}"
+            f"learner and inferencers declare {wanted} GPUs, but their host {first.name} has "
+            f"{first.gpus}: write --hosts={first.name}:gpus={wanted}"
         )
     taken = dict.fromkeys((host.name for host in others), 0)
     actors = {}

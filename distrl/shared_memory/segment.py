@@ -222,7 +222,9 @@ def new_file(name: str, creator: Process, kind: Kind = TABLE) -> SharedFile:
     """
     quoted = urllib.parse.quote(name, safe="")
     if not quoted or len(quoted) > 200:
-        raise ConfigError(f"a shared {kind.noun}'s name must have 1 to 200 letters; got {name!r}")
+        raise ConfigError(
+            f"a shared {kind.noun}'s name must have 1 to 200 characters; got {name!r}"
+        )
     check_writable(name, kind)
     finished = f"{_PREFIX}{quoted}.{creator.label}{kind.suffix}"
     path = FOLDER / f"{finished}{_UNFINISHED}"

@@ -33,7 +33,7 @@ def logs(arguments: list[str]) -> int:
     folder = run_dir / "logs"
     names = sorted(path.stem for path in folder.glob("*.log"))
     if not names:
-        raise ConfigError(f"logs: {run_dir} has none: single_process prints to its own terminal")
+        raise ConfigError(f"logs: {run_dir} has no logs: single_process prints to its own terminal")
     path = folder / f"{str(values.node).replace('/', '-')}.log"
     if values.node is None or path.stem not in names:
         raise ConfigError(f"logs: name a node of {run_dir}: {', '.join(names)}")

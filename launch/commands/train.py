@@ -179,7 +179,7 @@ def _open_run(
     if folder.ended is not None:
         _say(
             f"distrl: {shown(folder.path)} has already ended: {folder.ended[0]}; nothing was "
-            "trained now: to continue, set a larger goal"
+            "trained; to continue, set a larger goal"
         )
     else:
         if values.snapshot:

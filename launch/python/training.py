@@ -43,7 +43,7 @@ def train(
     if not isinstance(environment, (str, Experiment)):
         raise ConfigError(
             f"distrl.train: expected an environment's name or an Experiment, got "
-            f"{environment!r:.80}; for an environment of yours make an "
+            f"{environment!r:.80}; for an environment of your own pass an "
             "Experiment(environment, agent)"
         )
     experiment = environment if isinstance(environment, Experiment) else None

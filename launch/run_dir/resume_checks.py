@@ -33,9 +33,9 @@ def check_tasks(path: Path, experiment: Experiment) -> None:
     if saved - tasks:
         names = ", ".join(sorted(saved)) or "a single one"
         raise ConfigError(
-            f"--run_dir: {shown(path)} is of another run: the policies that it has learned are "
-            f"{names}, and those of this experiment are {', '.join(experiment.tasks)}; name a new "
-            "folder"
+            f"--run_dir: {shown(path)} belongs to another run: the policies that it has learned "
+            f"are {names}, and those of this experiment are {', '.join(experiment.tasks)}; name a "
+            "new folder"
         )
 
 
@@ -124,7 +124,7 @@ def _check(
     changes = [c for c in changes if c.field.rpartition(".")[2] not in same]
     fixed = [change for change in changes if change.fixed]
     if fixed:
-        raise ConfigError(f"{path} is of another run: {_describe(fixed)}")
+        raise ConfigError(f"{path} belongs to another run: {_describe(fixed)}")
     lines = [_changed(c.field, c.was, c.now) for c in changes]
     for name, folder in paths.items():
         prefix = f"policies.{name}.agent." if experiment.policies else "agent."
@@ -140,7 +140,7 @@ def _check(
         except SpecError as error:
             since = f"; changed since: {_describe(of_agent)}" if of_agent else ""
             raise ConfigError(
-                f"{folder} is of another agent or environment: {error}{since}"
+                f"{folder} belongs to another agent or environment: {error}{since}"
             ) from error
     return lines
 

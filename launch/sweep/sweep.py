@@ -138,7 +138,7 @@ def _folder(values: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
             raise ConfigError(f"sweep: --{name}: {_OF_SEEDS}")
     for name in (*search.grid, *search.random):
         if name in names:
-            raise ConfigError(f"sweep: --{name} is given for all trials, and to be tried too")
+            raise ConfigError(f"sweep: --{name} is both given for all trials and tried")
     first = next((word.partition("=")[2] for word in words if word.startswith("--seed=")), first)
     words = [word for word in words if not word.startswith("--seed=")]
     if not names & {"topology", "config_file"} and "topology" not in {*search.grid, *search.random}:

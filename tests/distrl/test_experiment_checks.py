@@ -37,7 +37,9 @@ def test_there_are_seeds_for_all_environments(parts, message):
     [("t" * 151, "got 151: 'ttt"), ("ä" * 26, "got 156: 'ääää"), ("", "got 0: ''$")],
 )
 def test_a_task_has_a_name_for_files_in_shared_memory(task, got):
-    with pytest.raises(ConfigError, match=f"^task: a name, .*, must have 1 to 150 letters .*{got}"):
+    with pytest.raises(
+        ConfigError, match=f"^task: a name, .*, must have 1 to 150 characters .*{got}"
+    ):
         Experiment(ENVIRONMENT, DQNConfig(), task=task)
     assert Experiment(ENVIRONMENT, DQNConfig(), task="t" * 150).only_task.name == "t" * 150
 

@@ -137,7 +137,9 @@ def test_actors_that_share_no_memory_with_the_inferencers():
 def test_gpus_that_are_not_there():
     made = experiment()
     wants = dataclasses.replace(made, learner=dataclasses.replace(made.learner, num_gpus=1))
-    with pytest.raises(ConfigError, match=r"declare 1 GPUs, and their host h1 has 0: say --hosts"):
+    with pytest.raises(
+        ConfigError, match=r"declare 1 GPUs, but their host h1 has 0: write --hosts"
+    ):
         place(wants, parse_hosts("h1,h2:gpus=8"), light=False)
 
 

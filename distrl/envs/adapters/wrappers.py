@@ -67,7 +67,7 @@ def wrapped_spec(spec: specs.EnvironmentSpec, config: WrapperConfig) -> specs.En
     for name, unset in (("action_repeat", 1), ("max_episode_steps", None)):
         if spec.reward_delay and getattr(config, name) != unset:
             raise ConfigError(
-                f"environment.wrappers.{name}={getattr(config, name)}: this environment tells "
+                f"environment.wrappers.{name}={getattr(config, name)}: this environment reports "
                 f"rewards up to {spec.reward_delay} steps late, and some would be lost or given "
                 "to another action; do it inside the environment"
             )

@@ -162,7 +162,7 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
             try:
                 shard.remove(keys, oldest)
             except (RuntimeError, ServerSilent) as error:  # its reader waits for a new server
-                _LOG.warning("%d unrolls may come once more: %s", len(keys), error)
+                _LOG.warning("%d unrolls may be sampled once more: %s", len(keys), error)
 
     def can_sample(self) -> bool:
         return not self._closed and self._batches.ready()

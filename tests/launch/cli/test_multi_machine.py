@@ -96,7 +96,7 @@ def test_the_wait_for_the_hosts_is_a_flag(tmp_path):
         ([HOSTS, "--launcher=slurm"], "not in a Slurm job; submit one with --slurm='--nodes=3 "),
         (["--hosts=h1,h1", "--launcher=slurm", "--slurm=--nodes=2"], "h1 is named twice"),
         ([HOSTS, "--launcher=kubernetes"], "give --image"),
-        ([HOSTS, "--config.learner.num_gpus=1"], "their host a has 0: say --hosts=a:gpus=1"),
+        ([HOSTS, "--config.learner.num_gpus=1"], "their host a has 0: write --hosts=a:gpus=1"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(status_of, tmp_path, capsys, flags, message):

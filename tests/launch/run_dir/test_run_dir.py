@@ -182,7 +182,7 @@ def test_another_run_is_refused_where_one_has_finished(
     if not with_checkpoints:
         shutil.rmtree(tmp_path / "run" / "checkpoints")
     before = set((tmp_path / "run").rglob("*"))
-    with pytest.raises(ConfigError, match=f"is of another run: .*{re.escape(message)}"):
+    with pytest.raises(ConfigError, match=f"belongs to another run: .*{re.escape(message)}"):
         opened(experiment(**OTHERS[message]))
     assert set((tmp_path / "run").rglob("*")) == before
 
@@ -205,7 +205,7 @@ def test_parameters_of_other_shapes_are_refused_where_a_run_has_finished(
     with np.load(params) as file:
         arrays = {name: file[name] for name in file.files}
     np.savez(params, **{**arrays, "['more']": np.zeros(3)})
-    with pytest.raises(ConfigError, match=r"is of another agent or environment: .*more"):
+    with pytest.raises(ConfigError, match=r"belongs to another agent or environment: .*more"):
         opened(experiment())
 
 

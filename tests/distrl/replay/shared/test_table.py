@@ -88,7 +88,7 @@ def test_a_name_is_used_once(streams, name):
     with pytest.raises(ConfigError, match=f"already, of process {os.getpid()}"):
         SharedTable.create(streams.struct, CONFIG, 4, name)
     table.close()
-    with pytest.raises(ConfigError, match="1 to 200 letters"):
+    with pytest.raises(ConfigError, match="1 to 200 characters"):
         SharedTable.create(streams.struct, CONFIG, 4, "")
 
 
