@@ -41,9 +41,9 @@ class A2CConfig:
       gae_lambda: lambda of generalised advantage estimation, in [0, 1]. 1: advantages are from
         n-step returns, which sum rewards up to the end of the episode or unroll; less: from their
         exponentially weighted mean.
-      normalize_advantages: scale advantages to mean 0 and standard deviation 1 over the batch; to
-        less where all actions are about as good: the divisor is at least a hundredth of the root
-        mean square of the values' targets.
+      normalize_advantages: scale advantages to mean 0 and standard deviation 1 over the batch.
+        The divisor is at least a hundredth of the root mean square of the values' targets, so that
+        noise stays small where all actions are about as good.
       learning_rate: the optimiser's learning rate.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
       anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the

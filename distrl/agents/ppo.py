@@ -49,9 +49,9 @@ class PPOConfig:
       network: torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
       gae_lambda: lambda of generalised advantage estimation, in [0, 1].
-      normalize_advantages: scale advantages to mean 0 and standard deviation 1 over the batch; to
-        less where all actions are about as good: the divisor is at least a hundredth of the root
-        mean square of the values' targets.
+      normalize_advantages: scale advantages to mean 0 and standard deviation 1 over the batch.
+        The divisor is at least a hundredth of the root mean square of the values' targets, so that
+        noise stays small where all actions are about as good.
       epochs: passes over a batch.
       minibatches: minibatches of each pass; must divide the batch's transitions, or its unrolls
         for an agent with memory.
