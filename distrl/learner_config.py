@@ -98,6 +98,6 @@ class LearnerConfig:
             if count and getattr(self, name) > most:
                 raise ConfigError(
                     f"learner.num_gradient_workers={count} with learner.{name}="
-                    f"{getattr(self, name)}: workers compute gradients on CPUs, in the place of "
+                    f"{getattr(self, name)}: workers compute gradients on CPUs, instead of "
                     "the learner's devices; take one of the two"
                 )

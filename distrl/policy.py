@@ -136,7 +136,7 @@ class Policy:
         return self._act(observation, reward, None)[0]
 
     def act(self, observation: Nest, reward: Any = 0.0, action: Nest = None) -> PolicyOutput:
-        """Returns an action for an observation with its log-probability, in the place of a call.
+        """Returns an action for an observation with its log-probability, instead of a call.
 
         Args:
           observation, reward: as in a call.

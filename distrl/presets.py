@@ -1,6 +1,6 @@
 """Experiments by name: an environment and an algorithm with settings that suit them.
 
-An environment of your own may stand in the place of its name.
+An environment of your own may take the place of a name.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """A network of your own, in Haiku, for an image among vectors, with a mask of actions.
 
 A ship sails on a grid of 5x5 cells to a buoy that a camera sees. Moves that would leave the grid
-are illegal. The same torso in Flax is a module of flax.linen in the place of the function.
+are illegal. The same torso in Flax is a module of flax.linen instead of the function.
 
 distrl train --experiment=examples/own_network.py
 """

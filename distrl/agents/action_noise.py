@@ -27,7 +27,7 @@ class NoiseSchedule(Schedule):
       end: last value, 0 or more; None: the value stays `exploration_noise`.
       steps: environment steps after which the value is `end`.
       updates: learner updates after which the value is `end`; None: `steps` are counted instead.
-      explore: a function of your own in the place of noise and epsilon, `(rng, action, noise,
+      explore: a function of your own instead of noise and epsilon, `(rng, action, noise,
         epsilon) -> action`, that JAX can trace: actions float32 [B, D] in [-1, 1], the noise a
         scalar, epsilon a scalar or [B].
     """

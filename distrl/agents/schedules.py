@@ -42,7 +42,7 @@ class Schedule(SavedSettings):
         "piecewise": linear between `values`.
       at: for "piecewise", shares of `steps` or `updates`, which rise between 0 and 1.
       values: for "piecewise", the schedule's value at each of `at`.
-      function: a function of your own in the place of all these, from the share of `steps` or
+      function: a function of your own instead of all these, from the share of `steps` or
         `updates` that is over (more than 1 later) to the value. With `updates` JAX traces it.
     """
 

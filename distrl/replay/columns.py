@@ -228,7 +228,7 @@ class Columns:
         if first.shape == self.shape(self.has_time.index(False), 1)[1:]:
             raise SpecError(
                 "unrolls must be several, [T + 1, n, ...], and this is one, [T + 1, ...]: take a "
-                "slice, such as experience[-1:] in the place of experience[-1]"
+                "slice, such as experience[-1:] instead of experience[-1]"
             )
         size = len(first) if first.ndim else 0
         for i, leaf in enumerate(leaves):
