@@ -43,7 +43,7 @@ class A2CConfig:
         exponentially weighted mean.
       normalize_advantages: scale advantages to mean 0 and standard deviation 1 over the batch.
         The divisor is at least a hundredth of the root mean square of the values' targets, so that
-        noise stays small where all actions are about as good.
+        noise stays small where all actions are about equally good.
       learning_rate: the optimiser's learning rate.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
       anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the

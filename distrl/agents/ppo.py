@@ -51,7 +51,7 @@ class PPOConfig:
       gae_lambda: lambda of generalised advantage estimation, in [0, 1].
       normalize_advantages: scale advantages to mean 0 and standard deviation 1 over the batch.
         The divisor is at least a hundredth of the root mean square of the values' targets, so that
-        noise stays small where all actions are about as good.
+        noise stays small where all actions are about equally good.
       epochs: passes over a batch.
       minibatches: minibatches of each pass; must divide the batch's transitions, or its unrolls
         for an agent with memory.

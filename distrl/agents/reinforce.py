@@ -36,9 +36,10 @@ class ReinforceConfig:
       network: torso, core and sizes.
       discount: gamma, for each step, in [0, 1].
       baseline: subtract a learned value of the state from the return; False: the plain return.
-      normalize_advantages: scale advantages to mean 0 and standard deviation 1 over the batch; to
-        less where all actions are about as good: the divisor is at least a hundredth of the root
-        mean square of the returns. It is a constant baseline, too, if `baseline` is False.
+      normalize_advantages: scale advantages to mean 0 and standard deviation 1 over the batch.
+        The divisor is at least a hundredth of the root mean square of the returns, so that noise
+        stays small where all actions are about equally good. If `baseline` is False, this is a
+        constant baseline.
       learning_rate: the optimiser's learning rate.
       anneal_updates: updates over which the learning rate falls linearly to 0; None: constant.
       anneal_over_budget: the learning rate falls linearly to 0 over `goal.max_env_steps`, if the
