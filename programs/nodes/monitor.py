@@ -35,30 +35,23 @@ class MonitorNode:
     """Serves a `Monitor` for each task. The program ends when all tasks have ended."""
 
     def __init__(self, experiment: Experiment, run_dir: str, resume_point: ResumePoint):
+        """Args:
+        experiment: what to train.
+        run_dir: the run folder.
+        resume_point: the checkpoint to resume from, if any.
+        """
         self._stop = node_context.stop_event()
+        self._stopper = node_context.program_stopper()
         self._saved = threading.Condition()  # guards the tasks that are not
         self._unsaved = set(experiment.tasks)
-        stopper = node_context.program_stopper()
-        endings: dict[str, tuple[str, bool]] = {}
-
-        def end(task: str, reason: str, reached: bool) -> None:
-            print_line(f"{task}: {reason}" if len(experiment.tasks) > 1 else reason)
-            endings[task] = reason, reached
-            with self._allocating:
-                self._allocator.end(task)
-            if len(endings) < len(experiment.tasks):
-                return
-            if "reason" in inspect.signature(stopper).parameters:
-                reason, reached = joined(endings)
-                stopper(reason=reason, finished=reached)
-            else:  # Launchpad's own launchers take no reason
-                stopper()
-
+        self._heartbeats = current_heartbeat().table
+        self._allocator = make_allocator(experiment)
+        self._allocating = threading.Lock()  # guards the allocator and the endings
+        self._endings: dict[str, tuple[str, bool]] = {}
+        folders = {task: experiment.task_dir(Path(run_dir), task) for task in experiment.tasks}
         self._monitors = {
-            task: Builder(experiment, task).make_monitor(
-                functools.partial(end, task), experiment.task_dir(Path(run_dir), task)
-            )
-            for task in experiment.tasks
+            task: Builder(experiment, task).make_monitor(functools.partial(self._end, task), folder)
+            for task, folder in folders.items()
         }
         if experiment.callbacks:
             for monitor in self._monitors.values():
@@ -66,14 +59,10 @@ class MonitorNode:
         for task, state in monitor_states(resume_point, experiment.tasks).items():
             monitor = self._monitors[task]
             monitor.restore(state)
-            folder = experiment.task_dir(Path(run_dir), task)
-            note_resumed(folder, "monitor", monitor.state())
+            note_resumed(folders[task], "monitor", monitor.state())
         self._generations = ClockGenerations(
             resume_point.last_generation, experiment.checkpoint.period
         )
-        self._allocator = make_allocator(experiment)
-        self._allocating = threading.Lock()
-        self._heartbeats = current_heartbeat().table
         counted = next(iter(self._monitors.values()))  # all count the same environments
         self._budget = ActingBudget(
             experiment.goal,
@@ -82,6 +71,20 @@ class MonitorNode:
             episodes=counted.episodes,
             fixed=experiment.lockstep,
         )
+
+    def _end(self, task: str, reason: str, reached: bool) -> None:
+        """Ends a task, and with the last one the program. Arguments as of `Monitor`'s `on_end`."""
+        print_line(f"{task}: {reason}" if len(self._monitors) > 1 else reason)
+        with self._allocating:
+            self._allocator.end(task)
+            self._endings[task] = reason, reached
+            if len(self._endings) < len(self._monitors):
+                return
+        if "reason" in inspect.signature(self._stopper).parameters:
+            reason, reached = joined(self._endings)
+            self._stopper(reason=reason, finished=reached)
+        else:  # Launchpad's own launchers take no reason
+            self._stopper()
 
     def state(self, task: str) -> str:
         """Returns `Monitor.state` of a task, as JSON."""
