@@ -83,7 +83,13 @@ def actor_client(
 def learner_client(
     builder: Builder, replay: ReplayHandle, stop: Any
 ) -> ReplayBuffer | ShardedReplayBuffer | PrefetchingReplayBuffer:
-    """Returns the learner's client of the table, of all its shards. For arguments see above."""
+    """Returns the learner's client of the table, of all its shards.
+
+    Args:
+      builder: of the table's task.
+      replay: the table.
+      stop: event that is set when the program stops.
+    """
     task, name = builder.task, f"{LEARNER.name}/{builder.task.index}"
     if replay.servers is None:
         check_not_lost(replay.table, segment.TABLE, replay.node)

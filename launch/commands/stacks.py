@@ -45,9 +45,9 @@ def stacks(arguments: list[str]) -> int:
         if name in remote:
             continue
         if pid is None:
-            status = nodes[name]["status"]  # a remote node's process is told after its start
-            why = "its process is not known yet" if status == "up" else "it is not running"
-            print(f"==== {name}: {why} ({status})")
+            state = nodes[name]["status"]  # a remote node's process is told after its start
+            why = "its process is not known yet" if state == "up" else "it is not running"
+            print(f"==== {name}: {why} ({state})")
         elif pid not in shown:  # nodes that are threads have one process
             shown.add(pid)
             print(f"==== {name}, process {pid}\n{dump(pid)}", flush=True)
