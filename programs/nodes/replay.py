@@ -1,7 +1,7 @@
 """The replay: tables in shared memory, served or not, or Reverb servers with one shard each."""
 
+import functools
 from pathlib import Path
-from typing import Any
 
 from distrl.checkpointing.resume_point import ResumePoint, note_resumed, table_counts
 from distrl.experiment import Experiment
@@ -51,39 +51,24 @@ def add_replay(program: ExperimentProgram, task: Task, monitor: NodeHandle) -> R
             for index in range(task.replay.num_shards)
         )
         return ReplayHandle(table, servers)
-    arguments = (task.name, run_dir, resume_point, monitor)
+    add = functools.partial(
+        program.add_call_node, REPLAY, TableNode, task.name, run_dir, resume_point, monitor
+    )
     if task.replay.backend == "served":
-        return ReplayHandle(
-            table,
-            tuple(
-                _add_served(
-                    program, shard_name(task, table, index), index, first + index, arguments
-                )
-                for index in range(task.replay.num_shards)
-            ),
-        )
+        servers = tuple(program.new_frame_endpoint() for _ in range(task.replay.num_shards))
+        for shard, served in enumerate(servers):
+            add(
+                shard_name(task, table, shard),
+                f"{REPLAY.name}/{first + shard}",
+                shard,
+                served,
+                endpoints=[served.address],
+            )
+        return ReplayHandle(table, servers)
     SharedTable.check_room(task.trajectory_struct(), task.replay, task.learner.batch_size, table)
     node = f"{REPLAY.name}/{first}"
-    program.add_call_node(REPLAY, TableNode, *arguments, table, node, 0, None)
+    add(table, node)
     return ReplayHandle(table, None, node)
-
-
-def _add_served(
-    program: ExperimentProgram, table: str, shard: int, index: int, arguments: tuple[Any, ...]
-) -> FrameEndpoint:
-    """Adds a table that is served, or a shard of one. Args: index: of the node."""
-    served = program.new_frame_endpoint()
-    program.add_call_node(
-        REPLAY,
-        TableNode,
-        *arguments,
-        table,
-        f"{REPLAY.name}/{index}",
-        shard,
-        served,
-        endpoints=[served.address],
-    )
-    return served
 
 
 class TableNode:
@@ -98,8 +83,8 @@ class TableNode:
         monitor: NodeHandle,
         table: str,
         name: str,
-        shard: int,
-        served: FrameEndpoint | None,
+        shard: int = 0,
+        served: FrameEndpoint | None = None,
     ):
         """Args:
         experiment: what to train.
