@@ -9,7 +9,7 @@ from distrl.actor import ActorLoop
 from distrl.checkpointing.checkpointer import Checkpointer
 from distrl.checkpointing.generations import Generations
 from distrl.checkpointing.resume_point import ResumePoint, note_resumed
-from distrl.errors import SaveError
+from distrl.errors import CallbackError, SaveError
 from distrl.metrics.monitor import Monitor, first_number
 from distrl.metrics.reports import SPENT, Report
 from distrl.programs.build import Builder
@@ -145,8 +145,11 @@ class TaskRun:
             return
         try:
             self._checkpointer.close()
-        except SaveError as not_saved:
-            if error is None:
+        except (CallbackError, SaveError) as failure:
+            if error is not None:  # which is why the run ends
+                printer(f"distrl: {failure}")
+            elif isinstance(failure, SaveError):
                 reason = f"{self.ending[0]}, but " if self.ending else ""
-                raise SaveError(f"{reason}{not_saved}") from not_saved
-            printer(f"distrl: {not_saved}")  # `error` is why the run ends
+                raise SaveError(f"{reason}{failure}") from failure
+            else:
+                raise

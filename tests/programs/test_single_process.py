@@ -200,6 +200,21 @@ class Fails(Callback):
             raise KeyError("loss")
 
 
+class FailsAgain(Fails):
+    def on_checkpoint(self, checkpoint):
+        raise OSError("it cannot be copied")
+
+
+def test_a_callback_that_fails_again_at_the_last_checkpoint_hides_no_failure(tmp_path):
+    lines = []
+    made = experiment(Counts, goal=Goal(max_env_steps=10**9), callbacks=(FailsAgain(),))
+    made = dataclasses.replace(made, evaluator=EvaluatorConfig())
+    made.environment.spec()
+    with pytest.raises(CallbackError, match=r"^FailsAgain\.on_update: KeyError: 'loss'$"):
+        program.single_process(made, stop=threading.Event(), run_dir=tmp_path, printer=lines.append)
+    assert "distrl: FailsAgain.on_checkpoint: OSError: it cannot be copied" in lines
+
+
 def test_what_was_done_before_a_failure_is_counted_and_saved(tmp_path):
     made = experiment(Counts, goal=Goal(max_env_steps=10**9), callbacks=(Fails(),))
     made = dataclasses.replace(made, evaluator=EvaluatorConfig())
