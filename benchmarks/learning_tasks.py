@@ -109,8 +109,7 @@ TASKS = (
         ("c51", ("--config.agent.n_step=1", "--config.agent.num_atoms=51",
                  *map("--config.agent.value_{}={}".format, ("min", "max"), values))),
     )),
-    *(Task("Pong-v5", agent, steps, 3, goal=18) for agent, steps in (
-        ("ppo", 2_500_000), ("impala", 10_000_000))),
+    *(Task("Pong-v5", agent, 10_000_000, 3, goal=18) for agent in ("ppo", "impala")),
     Task("Pong-v5", "impala", 10_000_000, 3, ON_A_GPU, "gpu", "light_env", goal=18),
     Task("Pong-v5", "impala", 10_000_000, 1, ("--config.agent.network.torso=shallow_cnn",),
          "shallow CNN", goal=18),
