@@ -77,12 +77,28 @@ class SavedCheckpoint(NamedTuple):
     mean_return: float | None
 
 
+class EndRun(Exception):
+    """Raised by a callback's method, ends the run as a goal that is reached does.
+
+    Of several policies it ends the one that the method was called about; the run ends with the
+    last one. As after a goal, other processes take a moment to hear of it, in which they may make
+    further updates.
+    """
+
+    def __init__(self, reason: str):
+        """Args: reason: what is printed, and is in `result.json`."""
+        super().__init__(reason)
+        if not (isinstance(reason, str) and reason.strip()):
+            raise ConfigError(f"EndRun: give the reason as a text, got {reason!r}")
+
+
 class Callback:
     """Called in the process that learns, in its main thread, between two updates.
 
-    Training waits while a method runs, and an exception of one ends the run, which is saved
-    first. A learner that is restarted begins with callbacks as they were when the program
-    started. Subclasses override what they need.
+    Training waits while a method runs. `EndRun`, raised in one, ends the run as a goal that is
+    reached does; any other exception ends it as failed. It is saved first in both cases. A learner
+    that is restarted begins with callbacks as they were when the program started. Subclasses
+    override what they need.
     """
 
     def on_update(self, update: Update) -> None:
@@ -108,17 +124,19 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
             )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class TaskCallbacks:
     """The callbacks of an experiment, as the learner of one task calls them.
 
     Attributes:
       task: name of the task.
       callbacks: called in this order.
+      end: ends the task, given the reason; called for an `EndRun` when all callbacks have been.
     """
 
     task: str
     callbacks: Sequence[Callback]
+    end: Callable[[str], None] = lambda reason: None
 
     def __bool__(self) -> bool:
         return bool(self.callbacks)
@@ -134,9 +152,7 @@ class TaskCallbacks:
 
         def call(learner_steps: int, trained_steps: int, logs: Any, params: Params) -> None:
             update = Update(self.task, learner_steps, trained_steps, logs, params)
-            for callback in listening:
-                with _naming(callback, "on_update"):
-                    callback.on_update(update)
+            self._call("on_update", update, listening)
 
         return call if listening else None
 
@@ -144,26 +160,34 @@ class TaskCallbacks:
         """Passes on what `Evaluator.play` returned, if any episode has ended."""
         if report["evaluation_return"] is None:
             return
-        scores = EvaluationScores.of_report(self.task, report)
-        for callback in self.callbacks:
-            with _naming(callback, "on_evaluation"):
-                callback.on_evaluation(scores)
+        self._call("on_evaluation", EvaluationScores.of_report(self.task, report), self.callbacks)
 
     def saved(self, path: Path, manifest: Mapping[str, Any]) -> None:
         """Passes on that a checkpoint was written."""
         checkpoint = SavedCheckpoint(
             self.task, path, int(manifest["version"]), manifest["mean_return"]
         )
-        for callback in self.callbacks:
-            with _naming(callback, "on_checkpoint"):
-                callback.on_checkpoint(checkpoint)
+        self._call("on_checkpoint", checkpoint, self.callbacks)
+
+    def _call(self, method: str, news: Any, callbacks: Sequence[Callback]) -> None:
+        reasons = []
+        for callback in callbacks:
+            try:
+                with _naming(callback, method):
+                    getattr(callback, method)(news)
+            except EndRun as ending:
+                reasons.append(str(ending))
+        if reasons:
+            self.end("; ".join(reasons))
 
 
 @contextlib.contextmanager
 def _naming(callback: Callback, method: str) -> Iterator[None]:
-    """Raises CallbackError for what a callback's method raises."""
+    """Raises CallbackError for what a callback's method raises, but for `EndRun`."""
     try:
         yield
+    except EndRun:
+        raise
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         by_user = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if isinstance(error, KeyboardInterrupt) and by_user:  # with a loop of their own: Ctrl-C

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distrl.errors import PeerError, Stopped
-from distrl.metrics.monitor import first_number
-from distrl.metrics.reports import Report, checked_metrics, kind_of
+from distrl.metrics.reports import Report, checked_metrics, first_number, kind_of
 from distrl.programs.build import print_line
 from distrl.programs.groups import INFERENCER
 from distrl.programs.program import NodeHandle

@@ -10,8 +10,8 @@ from distrl.checkpointing.checkpointer import Checkpointer
 from distrl.checkpointing.generations import Generations
 from distrl.checkpointing.resume_point import ResumePoint, note_resumed
 from distrl.errors import CallbackError, SaveError
-from distrl.metrics.monitor import Monitor, first_number
-from distrl.metrics.reports import SPENT, Report
+from distrl.metrics.monitor import Monitor
+from distrl.metrics.reports import SPENT, Report, first_number
 from distrl.programs.build import Builder
 from distrl.programs.running.saving import make_checkpointer
 from distrl.programs.single_process_parts import TaskParts
@@ -33,6 +33,7 @@ class TaskRun:
         self._number, self._acted_elsewhere = first_number(life), 0
         self._checkpointer: Checkpointer | None = None
         self.monitor: Monitor = builder.make_monitor(self._end, run_dir)
+        builder.callbacks.end = self.monitor.end
 
     def _end(self, reason: str, reached: bool) -> None:
         self.ending = reason, reached

@@ -20,18 +20,13 @@ from distrl.metrics.reports import (
     METRICS,
     Report,
     checked_metrics,
+    first_number,
     kind_of,
+    life_of,
 )
 from distrl.metrics.run_status import RunStatus
 from distrl.metrics.sinks import MetricsWriter
 from distrl.specs import EnvironmentSpec
-
-_LIFE_BITS = 32
-
-
-def first_number(life: int) -> int:
-    """Returns the number of a node's first report in this life, above all of its lives before."""
-    return life << _LIFE_BITS
 
 
 class Monitor:
@@ -102,12 +97,11 @@ class Monitor:
 
         Args:
           node: the node's name.
-          number: of this call, rising from `first_number` of the node's life. A repeated number is
-            dropped, because a remote call may arrive twice.
+          number: from `first_number` of the node's life on; a call that arrives twice is dropped.
           reports: from `Actor.take_report`, `Learner.take_report` or `Evaluator.play`; or of
             the node's time; each may have "metrics" of the node, columns named `NODE/NAME`.
-          newest: returns a learner's report with what its counts in `reports` leave out; called
-            when a row is written, so that it has all of the same update. None: they have it.
+          newest: returns what a learner's counts in `reports` leave out; called when a row is
+            written, so that it has all of the same update. None: they leave nothing out.
           judged: whether the run may end with them; else with the next that may.
 
         Raises:
@@ -121,11 +115,11 @@ class Monitor:
             self._seen[node] = number
             self._node_columns.update(columns)
             for kind, report in zip(kinds, reports):
-                self._add(node, number >> _LIFE_BITS, kind, dict(report))
+                self._add(node, life_of(number), kind, dict(report))
             line = time.monotonic() - self._last_line[0] >= self._interval
             row, status = line or self._writer.is_due(self._acted), self._status.is_due
             if newest is not None and (row or status):
-                self._add(node, number >> _LIFE_BITS, LEARNED, newest())
+                self._add(node, life_of(number), LEARNED, newest())
             if line:
                 self.line()
             elif row:
@@ -182,8 +176,7 @@ class Monitor:
             if self._learner.spent and self._goal.is_acted(self._acted, self._episodes):
                 self._learner.spent = self._goal.acting_budget  # smaller than before
             self._began = time.monotonic() - state["seconds"]
-            learned = state["seconds_learning"] or 0.0  # older ones have None
-            self._learning.restore(self._learner.learner_steps, learned)
+            self._learning.restore(self._learner.learner_steps, state["seconds_learning"] or 0.0)
             self._last_line = (time.monotonic(), self._acted)
             self._writer.resume(self._acted)
 
@@ -207,6 +200,13 @@ class Monitor:
         """Ends the run if the goal is reached already; for use after `restore`."""
         with self._lock:
             self._judge()
+
+    def end(self, reason: str) -> None:
+        """Ends the run as a goal that is reached does, unless it has ended."""
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                self._on_end(reason, True)
 
     def _add(self, node: str, life: int, kind: str | None, report: Report) -> None:
         report.pop(METRICS, None)

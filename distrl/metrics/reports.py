@@ -20,7 +20,18 @@ _SENDERS = {
     ACTED: ACTOR_NODES,
 }
 _OF_ANY_NODE = {"time", "batches", METRICS}
+_COUNT_BITS = 32  # of a report's number; above them is its life
 _ADVICE = f'what is to be a column goes into "{METRICS}": {{"NAME": NUMBER}}'
+
+
+def first_number(life: int) -> int:
+    """Returns the number of a node's first report in this life, above all of its lives before."""
+    return life << _COUNT_BITS
+
+
+def life_of(number: int) -> int:
+    """Returns the life in which a node has made the report of this number."""
+    return number >> _COUNT_BITS
 
 
 def kind_of(node: str, report: Mapping[str, Any]) -> str | None:

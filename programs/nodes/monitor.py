@@ -12,8 +12,7 @@ from distrl.checkpointing.generations import ClockGenerations
 from distrl.checkpointing.resume_point import ResumePoint, monitor_states, note_resumed
 from distrl.experiment import Experiment
 from distrl.goal import joined
-from distrl.metrics.monitor import first_number
-from distrl.metrics.reports import Report
+from distrl.metrics.reports import Report, first_number
 from distrl.programs.build import Builder, print_line
 from distrl.programs.groups import ACTOR, MONITOR
 from distrl.programs.nodes.process import stops_in_order
@@ -112,6 +111,10 @@ class MonitorNode:
     def evaluations_after(self, task: str, number: int) -> list[tuple[int, Report]]:
         """See `Evaluations.after`."""
         return self._monitors[task].evaluations_after(number)
+
+    def end_task(self, task: str, reason: str) -> None:
+        """See `Monitor.end`."""
+        self._monitors[task].end(reason)
 
     def begin_life(self, actor: str, life: int, acted: int) -> int:
         """Returns the environment steps of an actor's earlier lives, and has all tasks count them.

@@ -112,6 +112,7 @@ class TaskLearner:
         self._counters_timeout = min(_COUNTERS_S, checkpoint.grace / 4)
         self._call_timeout = experiment.supervision.call_timeout
         self._callbacks = builder.callbacks
+        self._callbacks.end = self._end
         self._evaluations = 0  # number of the last one that the callbacks have heard of
         self.patience = patience(
             self.task.learner.timeout, ACTOR.name, INFERENCER.name, task=self.task
@@ -224,6 +225,11 @@ class TaskLearner:
             )
         except Exception as error:
             raise PeerError(f"{self._monitor.name}.{method}() failed: {error!r}") from error
+
+    def _end(self, reason: str) -> None:
+        """Ends the task; a program that stops ends it anyway."""
+        if not self._stop.is_set():
+            self._ask("end_task", self._call_timeout, reason)
 
     def _hear_evaluations(self, timeout: float) -> None:
         """Passes on the evaluations that the callbacks have not heard of."""

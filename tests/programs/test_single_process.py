@@ -4,11 +4,12 @@ import csv
 import dataclasses
 import re
 import threading
+from pathlib import Path
 
 import pytest
 
 from distrl import presets
-from distrl.callbacks import Callback
+from distrl.callbacks import Callback, EndRun
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
 from distrl.checkpointing.store import Checkpoints
@@ -198,6 +199,20 @@ class Fails(Callback):
     def on_update(self, update):
         if update.learner_steps == 3:
             raise KeyError("loss")
+
+
+class EndsAtSeven(Callback):
+    def on_update(self, update):
+        if update.learner_steps == 7:
+            raise EndRun("seven updates are enough")
+
+
+def test_a_callback_ends_the_run(tmp_path):
+    made = experiment(Counts, goal=Goal(max_env_steps=10**9), callbacks=(EndsAtSeven(),))
+    made = dataclasses.replace(made, evaluator=EvaluatorConfig())
+    assert run(made, tmp_path) == ("seven updates are enough", True)
+    checkpoint = Saved.read(tmp_path).checkpoint
+    assert checkpoint is not None and Path(checkpoint).name == "000007"
 
 
 class FailsAgain(Fails):

@@ -13,8 +13,8 @@ from distrl.episodes import EpisodeOutcome, EpisodeStatistics
 from distrl.errors import SpecError
 from distrl.goal import Goal
 from distrl.learning.policy_lag import PolicyLags
-from distrl.metrics.monitor import Monitor, first_number
-from distrl.metrics.reports import SPENT
+from distrl.metrics.monitor import Monitor
+from distrl.metrics.reports import SPENT, first_number
 from distrl.metrics.sinks import make_writer
 from distrl.testing import CountingEnvironment
 from distrl.types import Trajectory

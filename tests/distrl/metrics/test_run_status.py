@@ -5,9 +5,10 @@ import json
 import pytest
 
 from distrl.goal import Goal
-from distrl.metrics.monitor import Monitor, first_number
+from distrl.metrics.monitor import Monitor
 from distrl.metrics.node_times import NodeTimes, columns
 from distrl.metrics.progress_line import FILE_NAME, is_progress_line
+from distrl.metrics.reports import first_number
 from distrl.metrics.run_status import RunStatus, progress
 
 _S = 10**9  # ns in a second

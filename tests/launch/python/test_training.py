@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import distrl
-from distrl.callbacks import Callback
+from distrl.callbacks import Callback, EndRun
 from distrl.envs import PythonEnvironment, suites
 from distrl.errors import ConfigError, TrainingError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
@@ -104,6 +104,26 @@ def test_callbacks_hear_of_every_update_evaluation_and_checkpoint(tmp_path, topo
     assert evaluations == sorted(evaluations)
     if topology == "heavy_env":
         assert evaluations
+
+
+class Ends(Callback):
+    """Ends the run once it has heard of 20 updates."""
+
+    def on_update(self, update):
+        if update.learner_steps >= 20:
+            raise EndRun("twenty are enough")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("topology", ["heavy_env", "light_env"])
+def test_a_callback_ends_the_run_as_a_goal_does(tmp_path, topology):
+    run = distrl.train(
+        counting(10**9), topology=topology, callbacks=[Ends()], run_dir=tmp_path, quiet=True
+    )
+    assert run.status == "finished"
+    assert (run.result["reason"], run.result["exit_code"]) == ("twenty are enough", 0)
+    assert run.rows[-1]["learner_steps"] >= 20
 
 
 class Fails(Callback):

@@ -9,7 +9,7 @@ from distrl.config import ActorsConfig, EvaluatorConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.experiment import Experiment
 from distrl.goal import Goal
-from distrl.metrics.monitor import first_number
+from distrl.metrics.reports import first_number
 from distrl.programs.nodes.monitor import MonitorNode
 from distrl.programs.substrate import node_context
 from distrl.replay.config import ReplayConfig
