@@ -1,6 +1,7 @@
 """For all tests."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +11,20 @@ from distrl.runtime.jax_import import import_jax
 
 import_jax()  # a test that imports it first could crash by the number of tests before
 
+from distrl.learning import compile_ahead  # noqa: E402
 from tests.support.cluster.hosts import Hosts  # noqa: E402
 from tests.support.cluster.ray import Ray  # noqa: E402
 from tests.support.cluster.slurm import Slurm  # noqa: E402
 
+_COMPILATION_S = 120
 LONGEST = ("tests/programs/", "tests/launch/")
+
+
+def pytest_sessionfinish() -> None:
+    """Waits for what is compiled ahead: XLA may crash where it compiles while Python ends."""
+    for thread in threading.enumerate():
+        if thread.name == compile_ahead.NAME:
+            thread.join(_COMPILATION_S)
 
 
 MARKED = {

@@ -6,12 +6,13 @@ from typing import Any
 
 from distrl.runtime.start_up import mark
 
-_NAME = "compile-ahead"
+NAME = "compile-ahead"
+"""Of the threads that compile."""
 
 
 def is_compiling() -> bool:
     """Returns whether something is compiled ahead: this process must not run exit handlers then."""
-    return any(thread.name == _NAME for thread in threading.enumerate())
+    return any(thread.name == NAME for thread in threading.enumerate())
 
 
 class CompileAhead:
@@ -29,7 +30,7 @@ class CompileAhead:
         self._thread: threading.Thread | None = None
         if hasattr(function, "lower"):
             self._function, self._arguments = function, arguments
-            self._thread = threading.Thread(target=self._compile, name=_NAME, daemon=True)
+            self._thread = threading.Thread(target=self._compile, name=NAME, daemon=True)
             self._thread.start()
 
     def _compile(self) -> None:
