@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from distrl.agents.ppo import PPOConfig
+from distrl.callbacks import Callback, EndRun
 from distrl.config import LearnerConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy
@@ -93,6 +94,26 @@ def test_two_tasks_share_a_torso_in_one_process():
     assert torso["main"] == torso["aux"] != 1
     assert head["main"] != head["aux"]
     assert states["aux"].version == 2 * states["main"].version > 10
+
+
+class EndsEach(Callback):
+    def __init__(self):
+        self.last = {}
+
+    def on_update(self, update):
+        self.last[update.task] = update.learner_steps
+        if update.learner_steps == {"main": 3, "aux": 20}[update.task]:
+            raise EndRun(f"{update.learner_steps} updates")
+
+
+def test_a_callback_ends_the_policy_that_it_is_called_about(tmp_path):
+    ends = EndsEach()
+    made = dataclasses.replace(tasks.sharing(), callbacks=(ends,), goal=Goal(max_env_steps=10**9))
+    ended = single_process(
+        made, stop=threading.Event(), run_dir=tmp_path, printer=lambda line: None
+    )
+    assert ended == ("main: 3 updates; aux: 20 updates", True)
+    assert ends.last == {"main": 10, "aux": 20}  # the first one learns until all have ended
 
 
 def make(**changes):
