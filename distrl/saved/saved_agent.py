@@ -4,6 +4,7 @@ Those of distrl's own agents and transforms are JSON. Only an agent or transform
 which has code that distrl does not know, is a pickle.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -11,7 +12,8 @@ import pickle
 import site
 import sys
 import sysconfig
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,6 +32,7 @@ PICKLE = "agent.pkl"
 
 _FORMAT = 1
 _KEYS = {"agent", "transforms", "env_spec"}
+_registry = threading.RLock()  # of what cloudpickle takes by value
 
 
 def read_settings(path: Path, trust: bool, saved_by: str = "") -> dict[str, Any]:
@@ -139,14 +142,30 @@ def _settings(task: Task) -> dict[str, Any]:
 
 def pickled(settings: Any) -> bytes:
     """Returns a pickle that has the classes and functions of the user's own files by value."""
-    registered = [module for module in list(sys.modules.values()) if is_users(module)]
-    for module in registered:
-        cloudpickle.register_pickle_by_value(module)
-    try:
+    with users_modules_by_value(lambda module: True):
         return cloudpickle.dumps(settings)
-    finally:
+
+
+@contextlib.contextmanager
+def users_modules_by_value(choose: Callable[[ModuleType], bool]) -> Iterator[None]:
+    """Has cloudpickle take by value what is in the user's own modules that `choose` is true of.
+
+    Modules that are registered with it already stay registered.
+    """
+    with _registry:
+        known = cloudpickle.list_registry_pickle_by_value()
+        registered = [
+            module
+            for module in list(sys.modules.values())
+            if is_users(module) and module.__name__ not in known and choose(module)
+        ]
         for module in registered:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in registered:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def is_users(module: ModuleType) -> bool:

@@ -4,13 +4,11 @@ cloudpickle drops it since 3.1.3. Tracebacks show the file's lines by it, and di
 """
 
 import collections
-import contextlib
 import io
 import os
 import sys
-import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from typing import Any, ClassVar
 
@@ -19,7 +17,6 @@ import cloudpickle
 from distrl.errors import ConfigError
 
 _loading: list[bool] = []  # not empty while `loads` is at work
-_registry = threading.Lock()  # of what cloudpickle pickles by value
 
 
 def dumps(value: Any) -> bytes:
@@ -28,29 +25,12 @@ def dumps(value: Any) -> bytes:
     That is what a module has that another process would not find by its name, as those of pytest's
     `--import-mode=importlib`.
     """
-    with _lost_modules_by_value(), io.BytesIO() as file:
+    from distrl.saved.saved_agent import users_modules_by_value  # brings JAX, unneeded to load
+
+    lost = users_modules_by_value(lambda module: not _can_be_found(module))
+    with lost, io.BytesIO() as file:
         _Pickler(file).dump(value)
         return file.getvalue()
-
-
-@contextlib.contextmanager
-def _lost_modules_by_value() -> Iterator[None]:
-    from distrl.saved.saved_agent import is_users  # imports JAX, which the pickles do not need
-
-    with _registry:
-        known = cloudpickle.list_registry_pickle_by_value()
-        lost = [
-            module
-            for module in list(sys.modules.values())
-            if is_users(module) and module.__name__ not in known and not _can_be_found(module)
-        ]
-        for module in lost:
-            cloudpickle.register_pickle_by_value(module)
-        try:
-            yield
-        finally:
-            for module in lost:
-                cloudpickle.unregister_pickle_by_value(module)
 
 
 def _can_be_found(module: types.ModuleType) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import platform
+import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from distrl.checkpointing.store import Checkpoint
 from distrl.envs import suites
 from distrl.errors import ConfigError
 from distrl.policy import settings_of
+from distrl.saved import saved_agent
 from distrl.saved.plain_settings import ForeignError, decode, encode
 from distrl.saved.saved_agent import PICKLE, SETTINGS, agent_writer, read_settings
 from distrl.specs import EnvironmentSpec
@@ -276,3 +278,15 @@ def test_a_pickle_without_bytecode_is_loaded_in_any_python(tmp_path: Path):
     path.write_bytes(cloudpickle.dumps(settings))
     for trust in (False, True):
         assert plain(read_settings(path, trust, "3.99.1")) == plain(settings)
+
+
+def test_modules_that_are_taken_by_value_already_stay_so():
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        saved_agent.pickled({})
+        assert __name__ in cloudpickle.list_registry_pickle_by_value()
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    saved_agent.pickled({})
+    assert __name__ not in cloudpickle.list_registry_pickle_by_value()
