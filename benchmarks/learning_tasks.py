@@ -67,6 +67,7 @@ ON_A_GPU = (
 )  # fmt: skip
 # The paper's rate, in the place of the preset's.
 SLOW_CRITICS = ("--config.agent.components.critics.learning_rate=3e-4",)
+IN_BFLOAT16 = ("--config.agent.network.cnn_dtype=bfloat16",)
 TASKS = (
     *(Task("CartPole-v1", agent, 500_000) for agent in ("ppo", "a2c", "impala", "dqn")),
     *(Task("Acrobot-v1", agent, 500_000) for agent in ("ppo", "a2c", "impala", "dqn")),
@@ -109,12 +110,13 @@ TASKS = (
         ("c51", ("--config.agent.n_step=1", "--config.agent.num_atoms=51",
                  *map("--config.agent.value_{}={}".format, ("min", "max"), values))),
     )),
-    *(Task("Pong-v5", agent, 10_000_000, 3, goal=18) for agent in ("ppo", "impala")),
+    *(Task("Pong-v5", agent, 10_000_000, 3, IN_BFLOAT16, "bfloat16", goal=18)
+      for agent in ("ppo", "impala")),
     Task("Pong-v5", "impala", 10_000_000, 3, ON_A_GPU, "gpu", "light_env", goal=18),
     Task("Pong-v5", "impala", 10_000_000, 1, ("--config.agent.network.torso=shallow_cnn",),
          "shallow CNN", goal=18),
-    Task("Breakout-v5", "ppo", 2_500_000, 1),
-    Task("Pong-v5", "dqn", 2_000_000, 1),
+    Task("Breakout-v5", "ppo", 2_500_000, 1, IN_BFLOAT16, "bfloat16"),
+    Task("Pong-v5", "dqn", 2_000_000, 1, IN_BFLOAT16, "bfloat16"),
     *(Task(env, agent, steps, 3, topology=topology)
       for topology in ("heavy_env", "light_env")
       for env, agent, steps in (

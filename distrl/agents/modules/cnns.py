@@ -22,6 +22,9 @@ _PLAIN: dict[str, tuple[tuple[tuple[int, int, int], ...], int]] = {
 }
 _RESNET_FEATURES = 256
 
+DTYPES = ("float32", "bfloat16")
+"""What a CNN may compute in."""
+
 MIN_PIXELS = {"nature_cnn": 36, "shallow_cnn": 20, "impala_resnet": 8, "small_cnn": 1}
 """Pixels of the shorter side, so that what is left after the strides is 1 or more."""
 
@@ -38,17 +41,41 @@ def last_layer_of(name: str) -> tuple[int, hk.initializers.Initializer | None]:
     return _RESNET_FEATURES, None
 
 
-def make_cnn(name: str, linear: MakeLayer, with_last: bool) -> Callable[[], CNN]:
+def make_cnn(name: str, linear: MakeLayer, with_last: bool, dtype: str) -> Callable[[], CNN]:
     """Returns a function that, inside `hk.transform`, makes a CNN.
 
     Args:
       name: a key of MIN_PIXELS.
       linear: makes the fully connected layer.
       with_last: whether it has that layer.
+      dtype: one of DTYPES, in which it computes. Parameters and features are float32.
     """
+    make: Callable[[], CNN]
     if name in _PLAIN:
-        return functools.partial(_plain_cnn, name, linear, with_last)
-    return functools.partial(_ImpalaResNet, linear, with_last, name="torso")
+        make = functools.partial(_plain_cnn, name, linear, with_last)
+    else:
+        make = functools.partial(_ImpalaResNet, linear, with_last, name="torso")
+    return make if dtype == "float32" else lambda: _computing_in(jnp.dtype(dtype), make())
+
+
+def _computing_in(dtype: jnp.dtype, cnn: CNN) -> CNN:
+    """Returns a CNN of float32 parameters that computes in `dtype`: mixed precision.
+
+    As Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740; without a scaled loss, for
+    bfloat16 has float32's range.
+    """
+
+    def create(make: Any, shape: Any, _: Any, init: Any, context: Any) -> Any:
+        return make(shape, jnp.float32, init)
+
+    def get(make: Any, value: Any, context: Any) -> Any:
+        return make(value).astype(dtype)
+
+    def apply(x: jax.Array) -> jax.Array:
+        with hk.custom_creator(create), hk.custom_getter(get):
+            return cnn(x.astype(dtype)).astype(jnp.float32)
+
+    return apply
 
 
 def _plain_cnn(name: str, linear: MakeLayer, with_last: bool) -> CNN:

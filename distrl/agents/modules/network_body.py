@@ -134,6 +134,7 @@ def _torso_maker(
         with_last,
         config.image_layout,
         config.one_hot_integers,
+        config.cnn_dtype,
     )
 
 

@@ -40,6 +40,7 @@ def for_observation(
     with_last: bool = True,
     layout: str = "auto",
     one_hot_integers: bool = False,
+    cnn_dtype: str = "float32",
 ) -> Callable[[], Torso]:
     """Returns a function that, inside `hk.transform`, makes the torso for an observation.
 
@@ -59,18 +60,24 @@ def for_observation(
       with_last: False: without the last fully connected layer, which is then `last_layer`'s.
       layout: order of the images' axes, one of `images.LAYOUTS`.
       one_hot_integers: symbols become one-hot; see `images.symbol_values`.
+      cnn_dtype: one of `cnns.DTYPES`, in which CNNs compute.
 
     Raises:
       ConfigError: torso and observation do not fit.
     """
     _check(torso, spec, layout)
+    if cnn_dtype != "float32" and (torso == "mlp" or not _has_image(spec)):
+        raise ConfigError(
+            f"network.cnn_dtype={cnn_dtype}: there is no CNN for the observation "
+            f"{_describe(spec)}; leave it at float32"
+        )
     integers = (scale_integers, one_hot_integers)
     if specs.is_spec(spec) and is_image(spec) and torso != "mlp":
-        make = make_cnn(_cnn_for(torso, spec, layout), linear, with_last)
+        make = make_cnn(_cnn_for(torso, spec, layout), linear, with_last, cnn_dtype)
         return lambda: _of_image(make(), spec, layout, integers)
     sizes = hidden_sizes if with_last else hidden_sizes[:-1]
     mlp = ACTIVATIONS[activation]
-    return lambda: _of_nest(torso, sizes, mlp, spec, linear, integers, layout)
+    return lambda: _of_nest(torso, sizes, mlp, spec, linear, integers, layout, cnn_dtype)
 
 
 def last_layer(
@@ -112,6 +119,10 @@ def _cnn_for(torso: str, leaf: Any, layout: str) -> str:
     return "nature_cnn" if is_large(leaf, layout) else "small_cnn"
 
 
+def _has_image(observation: Nest) -> bool:
+    return any(map(is_image, jax.tree.leaves(observation, is_leaf=specs.is_spec)))
+
+
 def has_convolutions(torso: Any, observation: Nest) -> bool:
     """Whether the torso for an observation has what XLA takes as convolutions.
 
@@ -123,7 +134,7 @@ def has_convolutions(torso: Any, observation: Nest) -> bool:
     if torso in ("small_cnn", "mlp"):
         return False
     if torso in TORSOS:
-        return any(is_image(leaf) for leaf in leaves)
+        return _has_image(observation)
     return any(is_large(leaf) for leaf in leaves)
 
 
@@ -207,12 +218,13 @@ def _of_nest(
     linear: MakeLayer,
     integers: tuple[bool, bool],
     layout: str,
+    cnn_dtype: str,
 ) -> Torso:
     """Returns the MLP of all that is no image, and of each image's features."""
     paths, structure = jax.tree_util.tree_flatten_with_path(spec, is_leaf=specs.is_spec)
     net = _MLP(sizes, activation, linear, name="torso")
     parts = [
-        _image_part(torso, path, leaf, linear, integers, layout)
+        _image_part(torso, path, leaf, linear, integers, layout, cnn_dtype)
         if is_image(leaf) and torso != "mlp"
         else _vector_part(leaf, layout, *integers)
         for path, leaf in paths
@@ -227,10 +239,16 @@ def _of_nest(
 
 
 def _image_part(
-    torso: str, path: Any, leaf: Any, linear: MakeLayer, integers: tuple[bool, bool], layout: str
+    torso: str,
+    path: Any,
+    leaf: Any,
+    linear: MakeLayer,
+    integers: tuple[bool, bool],
+    layout: str,
+    cnn_dtype: str,
 ) -> Callable[[jax.Array], jax.Array]:
     """Returns an image's CNN, in a module of its own that has the image's name."""
-    make = make_cnn(_cnn_for(torso, leaf, layout), linear, True)
+    make = make_cnn(_cnn_for(torso, leaf, layout), linear, True, cnn_dtype)
     name = re.sub(r"\W", "_", specs.path_name(path))
     return hk.to_module(lambda x: _of_image(make(), leaf, layout, integers)(x))(
         name=f"torso_{name}"
