@@ -41,6 +41,11 @@ def last_layer_of(name: str) -> tuple[int, hk.initializers.Initializer | None]:
     return _RESNET_FEATURES, None
 
 
+def _relu(x: jax.Array) -> jax.Array:
+    """Returns max(x, 0), computed in float32: XLA's gradient in bfloat16 is slow on CPUs."""
+    return jax.nn.relu(x.astype(jnp.float32)).astype(x.dtype)
+
+
 def make_cnn(name: str, linear: MakeLayer, with_last: bool, dtype: str) -> Callable[[], CNN]:
     """Returns a function that, inside `hk.transform`, makes a CNN.
 
@@ -84,12 +89,12 @@ def _plain_cnn(name: str, linear: MakeLayer, with_last: bool) -> CNN:
     w_init = scaled(2**0.5)  # a relu halves the variance (He et al. 2015, arXiv:1502.01852)
     for convolution in convolutions:
         if name == "small_cnn":
-            layers += [_SmallConv2D(*convolution, w_init, name="conv2_d"), jax.nn.relu]
+            layers += [_SmallConv2D(*convolution, w_init, name="conv2_d"), _relu]
         else:
-            layers += [hk.Conv2D(*convolution, padding="VALID", w_init=w_init), jax.nn.relu]
+            layers += [hk.Conv2D(*convolution, padding="VALID", w_init=w_init), _relu]
     layers.append(hk.Flatten())
     if with_last:
-        layers += [linear(features, w_init=w_init), jax.nn.relu]
+        layers += [linear(features, w_init=w_init), _relu]
     return hk.Sequential(layers, name="torso")
 
 
@@ -145,7 +150,7 @@ class _ImpalaResNet(hk.Module):
             x = hk.Conv2D(channels, 3)(x)
             x = hk.max_pool(x, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
             for _ in range(2):
-                y = hk.Conv2D(channels, 3)(jax.nn.relu(x))
-                x = x + hk.Conv2D(channels, 3)(jax.nn.relu(y))
-        x = hk.Flatten()(jax.nn.relu(x))
-        return jax.nn.relu(self._linear(_RESNET_FEATURES)(x)) if self._with_last else x
+                y = hk.Conv2D(channels, 3)(_relu(x))
+                x = x + hk.Conv2D(channels, 3)(_relu(y))
+        x = hk.Flatten()(_relu(x))
+        return _relu(self._linear(_RESNET_FEATURES)(x)) if self._with_last else x
