@@ -70,7 +70,7 @@ class Devices:
         return self._mesh is not None
 
     def jit(
-        self, learner_step: Callable[..., Any], options: dict[str, bool] | None = None
+        self, learner_step: Callable[..., Any], options: dict[str, bool | str] | None = None
     ) -> Callable[..., Any]:
         """Compiles `Agent.learner_step`, for batches from `put`.
 

@@ -63,7 +63,7 @@ def make_cnn(name: str, linear: MakeLayer, with_last: bool, dtype: str) -> Calla
     return make if dtype == "float32" else lambda: _computing_in(jnp.dtype(dtype), make())
 
 
-def _computing_in(dtype: jnp.dtype, cnn: CNN) -> CNN:
+def _computing_in(dtype: Any, cnn: CNN) -> CNN:
     """Returns a CNN of float32 parameters that computes in `dtype`: mixed precision.
 
     As Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740; without a scaled loss, for

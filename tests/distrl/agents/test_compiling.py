@@ -43,6 +43,28 @@ def test_products_with_small_matrices_have_one_thread():
     assert options(4, layer=widest + 1) == options(widest + 1, layer=64) == OLDER
 
 
+@pytest.mark.skipif(compiling._HAS_BOTH, reason="this JAX has neither library for convolutions")
+def test_libraries_for_convolutions_are_chosen_by_image_and_dtype():
+    matrix_products = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+    experiment = presets.experiment("Pong-v5", "impala", 0)
+    network = dataclasses.replace(experiment.agent.network, cnn_dtype="bfloat16")
+    agent = dataclasses.replace(experiment.agent, network=network)
+    in_bfloat16 = dataclasses.replace(experiment, agent=agent)
+    assert options(4) is None
+    assert compiling.compiler_options(experiment.make_agent()) == matrix_products
+    assert compiling.update_options(in_bfloat16.make_agent()) == {
+        **matrix_products, "xla_cpu_experimental_onednn_custom_call": True,
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(compiling._HAS_BOTH, reason="of later ones")
+@pytest.mark.parametrize(
+    "option", [("xla_cpu_no_such_option", True), ("xla_cpu_experimental_ynn_fusion_type", "NONE")]
+)
+def test_options_that_this_jax_does_not_have_are_left_out(option):
+    assert not compiling._are_known((option,))
+
+
 CORES = os.sched_getaffinity(0)
 THREADS = """
 import os

@@ -68,6 +68,57 @@ def test_the_impala_resnet_has_fifteen_convolutions():
     assert (11 * 11 * 32, 256) in weights
 
 
+@pytest.mark.parametrize("torso", ["nature_cnn", "impala_resnet", "small_cnn"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_cnns_compute_in_bfloat16_with_parameters_and_results_in_float32(torso, nested):
+    frames = pixels(size=36)
+    observation = {"camera": frames, "speed": VECTOR} if nested else frames
+    env_spec = EnvironmentSpec(observation, DISCRETE)
+    exact, half = (
+        make_network(NetworkConfig(torso=torso, cnn_dtype=dtype), env_spec)
+        for dtype in ("float32", "bfloat16")
+    )
+    params = exact.init(KEY)
+    jax.tree.map(np.testing.assert_array_equal, params, half.init(KEY))
+    timestep = specs.zeros(specs.timestep_struct(env_spec), 5)
+    rng = np.random.default_rng(0)
+    timestep = timestep._replace(
+        observation=jax.tree.map(
+            lambda x: rng.integers(0, 255, x.shape).astype(x.dtype), timestep.observation
+        )
+    )
+
+    def value(network, params):
+        return jnp.sum(network.step(params, timestep, ())[1])
+
+    assert "bf16[5," in str(jax.make_jaxpr(lambda p: value(half, p))(params))
+    assert "bf16[" not in str(jax.make_jaxpr(lambda p: value(exact, p))(params))
+    (exact_value, exact_grads), (half_value, half_grads) = (
+        jax.jit(jax.value_and_grad(lambda p, n=network: value(n, p)))(params)
+        for network in (exact, half)
+    )
+    assert half_value.dtype == jnp.float32 and half_value != exact_value
+    np.testing.assert_allclose(half_value, exact_value, rtol=0.05, atol=0.05)
+    for one, other in zip(*map(jax.tree.leaves, (exact_grads, half_grads)), strict=True):
+        assert other.dtype == jnp.float32
+        # Of five rows; a relu's gradient is another where its input is near 0.
+        assert np.linalg.norm(one - other) <= 0.3 * np.linalg.norm(one)
+
+
+@pytest.mark.parametrize(
+    ("observation", "torso"), [(VECTOR, "auto"), (pixels(size=7), "mlp"), ({"a": VECTOR}, "auto")]
+)
+def test_a_dtype_of_cnns_is_refused_where_there_is_none(observation, torso):
+    config = NetworkConfig(torso=torso, cnn_dtype="bfloat16")
+    with pytest.raises(ConfigError, match=r"network.cnn_dtype=bfloat16: there is no CNN for"):
+        make_network(config, EnvironmentSpec(observation, DISCRETE))
+
+
+def test_a_dtype_of_cnns_is_refused_with_a_torso_of_ones_own():
+    with pytest.raises(ConfigError, match=r"network.cnn_dtype=bfloat16: a torso of your own"):
+        NetworkConfig(torso=lambda x: x, cnn_dtype="bfloat16")
+
+
 def test_pixels_are_scaled_and_their_channels_moved_last():
     frames = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5)
     out = to_nhwc(dm_specs.Array((3, 4, 5), np.uint8), frames, "auto", True)
@@ -119,6 +170,7 @@ def test_observations_that_do_not_fit_are_refused_in_one_line(config, observatio
         {"hidden_sizes": (64, -1)},
         {"hidden_sizes": 64},
         {"image_layout": "nhwc"},
+        {"cnn_dtype": "float16"},
     ],
 )
 def test_settings_that_cannot_work_are_refused_in_one_line(setting):
