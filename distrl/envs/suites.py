@@ -62,6 +62,11 @@ def make(
       ConfigError: there is no such environment (with near matches), a package is missing, or the
         environment cannot have these wrappers.
     """
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"envs.make: expected an environment's name, got {name!r:.80}; a function or class that "
+            "builds yours goes into distrl.envs.PythonEnvironment(...)"
+        )
     pairs = tuple(sorted(options.items()))
     if name.partition(":")[0] in pettingzoo.PACKAGES:
         agents_builder = pettingzoo.PettingZooBuilder(pettingzoo.find(name), pairs)

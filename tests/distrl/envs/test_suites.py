@@ -210,6 +210,7 @@ def test_nothing_is_printed_where_there_is_no_display():
         ),
         ("gym:CartPole-v1", {"disable_env_checker": False}, r"takes no option disable_env_checker"),
         ("Pong-v5", {"seed": 2}, r"environment\.options: seed is set by the experiment's seed"),
+        (lambda: None, {}, r"an environment's name, got .*goes into distrl\.envs\.PythonEnviron"),
     ],
 )
 def test_refusals(name, arguments, message):
