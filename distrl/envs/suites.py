@@ -64,8 +64,8 @@ def make(
     """
     if not isinstance(name, str):
         raise ConfigError(
-            f"envs.make: expected an environment's name, got {name!r:.80}; a function or class that "
-            "builds yours goes into distrl.envs.PythonEnvironment(...)"
+            f"envs.make: expected an environment's name, got {name!r:.80}; a function or class "
+            "that builds yours goes into distrl.envs.PythonEnvironment(...)"
         )
     pairs = tuple(sorted(options.items()))
     if name.partition(":")[0] in pettingzoo.PACKAGES:
