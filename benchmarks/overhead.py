@@ -45,7 +45,8 @@ class Task:
 
     Attributes:
       env, agent: names, whose preset it is.
-      aims: the ratio to the hand loop that is aimed at, by topology, or by topology and sizes.
+      aims: the ratio to the hand loop that is aimed at, by topology, or by topology and sizes, or
+        what CNNs compute in.
       pinned: whether the loop and `single_process` are kept to one core.
       bare: whether EnvPool alone is in the place of the loop: nothing infers and nothing learns.
     """
@@ -79,12 +80,15 @@ class Task:
                 sizes = "1 x 64"
             elif topology == "light_env":
                 sizes = "1 x 16"
-        if sizes:
+        if sizes == "bfloat16":
+            flags.append("--config.agent.network.cnn_dtype=bfloat16")
+        elif sizes:
             actors, envs = sizes.split(" x ")
             flags += [f"--config.actors.num_actors={actors}", f"--config.actors.num_envs={envs}"]
         return flags
 
 
+_PONG = {"single_process": 1.0, "heavy_env": 1.1, "light_env": 1.1}
 TASKS = {
     "cartpole": Task(
         "CartPole-v1",
@@ -101,11 +105,17 @@ TASKS = {
     "ppo": Task("CartPole-v1", "ppo", {"single_process": 0.95, "heavy_env": 1.4}, True),
     "halfcheetah": Task("HalfCheetah-v4", "ppo", {"single_process": 0.95}, False),
     "mujoco": Task("HalfCheetah-v4", "impala", {"heavy_env, 2 x 32": 0.9}, False, bare=True),
-    "pong": Task(
-        "Pong-v5", "impala", {"single_process": 1.0, "heavy_env": 1.1, "light_env": 1.1}, False
+    "pong": Task("Pong-v5", "impala", _PONG, False),
+    "bfloat16": Task(
+        "Pong-v5",
+        "impala",
+        {**_PONG, **{f"{topology}, bfloat16": aim for topology, aim in _PONG.items()}},
+        False,
     ),
 }
-"""By name: small observations, four passes, ten passes, costlier environments, pixels."""
+"""By name: small observations, four passes, ten passes, costlier environments, pixels, and these
+with CNNs that compute in bfloat16, too, for a machine that has it.
+"""
 
 
 def hand_loop(task: Task, seconds: float, num_envs: int = 0) -> tuple[float, float]:
