@@ -5,7 +5,7 @@ An agent holds settings and functions, never parameters, and knows no topology. 
 """
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -226,17 +226,6 @@ def extras_struct(agent: Agent) -> Nest:
       SpecError: an extra has no leading batch axis, or the state after the step has another
         structure, shape or dtype than the initial one.
     """
-    return _one_stream(jax.eval_shape(*_acting(agent)), "extras")
-
-
-def acts_in_bfloat16(agent: Agent) -> bool:
-    """Returns whether `actor_step` computes in bfloat16, at least in parts; runs nothing."""
-    extras, *arguments = _acting(agent)
-    return "bf16[" in str(jax.make_jaxpr(extras)(*arguments))
-
-
-def _acting(agent: Agent) -> tuple[Callable[..., Nest], jax.ShapeDtypeStruct, Nest]:
-    """Returns a function that acts once and returns the extras, and its arguments' shapes."""
 
     def extras(rng: jax.Array, timestep: TimeStep) -> Nest:
         params = agent.initial_params(rng)
@@ -249,7 +238,7 @@ def _acting(agent: Agent) -> tuple[Callable[..., Nest], jax.ShapeDtypeStruct, Ne
         lambda s: jax.ShapeDtypeStruct((_BATCH, *s.shape), s.dtype),
         specs.acting_struct(agent.env_spec),
     )
-    return extras, _KEY, timestep
+    return _one_stream(jax.eval_shape(extras, _KEY, timestep), "extras")
 
 
 def state_struct(agent: Agent) -> Nest:

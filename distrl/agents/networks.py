@@ -105,7 +105,7 @@ class NetworkConfig(InputSettings):
         for field in (*flags, "mask_actions"):
             check_flag(self, field, "network")
         check_choice(self, "image_layout", LAYOUTS, "network")
-        check_choice(self, "cnn_dtype", DTYPES, "network")
+        check_choice(self, "cnn_dtype", tuple(DTYPES), "network")
         if callable(self.torso) and self.cnn_dtype != "float32":
             raise ConfigError(
                 f"network.cnn_dtype={self.cnn_dtype}: a torso of your own has a dtype of its own; "

@@ -22,8 +22,8 @@ _PLAIN: dict[str, tuple[tuple[tuple[int, int, int], ...], int]] = {
 }
 _RESNET_FEATURES = 256
 
-DTYPES = ("float32", "bfloat16")
-"""What a CNN may compute in."""
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+"""What a CNN may compute in, by name; NumPy's dtype of the name may be another package's."""
 
 MIN_PIXELS = {"nature_cnn": 36, "shallow_cnn": 20, "impala_resnet": 8, "small_cnn": 1}
 """Pixels of the shorter side, so that what is left after the strides is 1 or more."""
@@ -53,14 +53,14 @@ def make_cnn(name: str, linear: MakeLayer, with_last: bool, dtype: str) -> Calla
       name: a key of MIN_PIXELS.
       linear: makes the fully connected layer.
       with_last: whether it has that layer.
-      dtype: one of DTYPES, in which it computes. Parameters and features are float32.
+      dtype: a key of DTYPES, in which it computes. Parameters and features are float32.
     """
     make: Callable[[], CNN]
     if name in _PLAIN:
         make = functools.partial(_plain_cnn, name, linear, with_last)
     else:
         make = functools.partial(_ImpalaResNet, linear, with_last, name="torso")
-    return make if dtype == "float32" else lambda: _computing_in(jnp.dtype(dtype), make())
+    return make if dtype == "float32" else lambda: _computing_in(DTYPES[dtype], make())
 
 
 def _computing_in(dtype: Any, cnn: CNN) -> CNN:

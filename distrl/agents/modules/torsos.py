@@ -60,7 +60,7 @@ def for_observation(
       with_last: False: without the last fully connected layer, which is then `last_layer`'s.
       layout: order of the images' axes, one of `images.LAYOUTS`.
       one_hot_integers: symbols become one-hot; see `images.symbol_values`.
-      cnn_dtype: one of `cnns.DTYPES`, in which CNNs compute.
+      cnn_dtype: a key of `cnns.DTYPES`, in which CNNs compute.
 
     Raises:
       ConfigError: torso and observation do not fit.
