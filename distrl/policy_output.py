@@ -29,7 +29,7 @@ class PolicyOutput(NamedTuple):
 class WithDistribution:
     """An agent whose extras are its distribution, and which takes the action that it is given.
 
-    `timestep.env_info` has the actions and, for each stream, whether to take them.
+    `timestep.env_info` has the actions and, for each stream, whether to take them; () gives none.
     """
 
     def __init__(self, agent: Agent):
@@ -41,10 +41,12 @@ class WithDistribution:
         self, rng: Any, params: Params, timestep: TimeStep, state: Any, evaluation: bool = False
     ) -> tuple[AgentOutput, Any]:
         """See `Agent.actor_step`."""
-        given, is_given = timestep.env_info
+        given = timestep.env_info
         timestep = timestep._replace(env_info=())
         known = self._agent.action_distribution(rng, params, timestep, state, evaluation)
         output, state = self._agent.actor_step(rng, params, timestep, state, evaluation)
-        action = jax.tree.map(lambda a, b: jnp.where(is_given, a, b), given, output.action)
+        action = output.action
+        if given:
+            action = jax.tree.map(lambda a, b: jnp.where(given[1], a, b), given[0], action)
         extras = () if known is None else (known.log_prob(action), known.parameters)
         return AgentOutput(action, extras), state

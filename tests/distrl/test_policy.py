@@ -180,3 +180,14 @@ def test_resets_of_environments_that_do_not_exist(batch_size, which):
     count = batch_size or 1
     with pytest.raises(ConfigError, match=f"^Policy.reset: got .* for {count} environments; give"):
         policy.reset(which)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_policy_of_large_images(dtype):
+    pixels = dm_specs.BoundedArray((36, 36), np.uint8, 0, 255)
+    network = NetworkConfig(torso="small_cnn", cnn_dtype=dtype)
+    agent = A2CConfig(network).make(SPEC._replace(observation=pixels))
+    policy = Policy(agent, 1, agent.initial_params(root(0)))
+    action = policy(np.zeros((3, 36, 36), np.uint8))
+    assert action.shape == (3, 2)
+    assert policy.act(np.zeros((3, 36, 36), np.uint8), action=action).log_prob.shape == (3,)
