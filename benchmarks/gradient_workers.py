@@ -49,7 +49,7 @@ def make_agent(case: str) -> Any:
 def make_gradients(case: str) -> Any:
     """Returns what computes shares of a case's batches."""
     from distrl import specs
-    from distrl.agents.agent import extras_struct, state_struct
+    from distrl.agents.structs import extras_struct, state_struct
     from distrl.gradients.shares import ShareGradients
 
     agent = make_agent(case)
@@ -111,7 +111,7 @@ def measure(case: str, count: int, seconds: float) -> tuple[float, float]:
     import psutil
 
     from distrl import specs
-    from distrl.agents.agent import extras_struct, state_struct
+    from distrl.agents.structs import extras_struct, state_struct
     from distrl.gradients.team import GradientTeam
     from distrl.gradients.update import SplitUpdate
     from distrl.learner import Learner

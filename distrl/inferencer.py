@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl import specs
-from distrl.agents.agent import Agent, initial_row, params_struct
+from distrl.agents.agent import Agent
 from distrl.agents.compiling import compiler_options
+from distrl.agents.structs import initial_row, params_struct
 from distrl.learning.compile_ahead import CompileAhead
 from distrl.lockstep import LockstepVariables
 from distrl.param_versions import stored_version

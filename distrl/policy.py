@@ -7,9 +7,10 @@ import jax
 import numpy as np
 
 from distrl import specs
-from distrl.agents.agent import Agent, params_struct
+from distrl.agents.agent import Agent
 from distrl.agents.compiling import make_clients
 from distrl.agents.settings import algorithm, with_settings
+from distrl.agents.structs import params_struct
 from distrl.checkpointing.params_file import load_params
 from distrl.checkpointing.store import MANIFEST, PARAMS, Checkpoint, Checkpoints
 from distrl.envs.clipping import ActionClip
@@ -191,19 +192,18 @@ class Policy:
         observation = specs.converted(observation, self.env_spec.observation)
         single = self._is_single(observation)
         if single:
-            observation = jax.tree.map(lambda leaf: np.asarray(leaf)[None], observation)
-            given = jax.tree.map(lambda leaf: np.asarray(leaf)[None], given)
+            observation, given = jax.tree.map(lambda x: np.asarray(x)[None], (observation, given))
         size = specs.batch_size(observation, self.env_spec.observation, "observation")
         if size != self._size and self.batch_size is None:
             self._begin(size)
         if is_given:
-            given = jax.tree.map(np.asarray, given)
+            struct = specs.struct(self.env_spec.action)
             given = jax.tree.map(
                 lambda s, leaf: leaf.astype(s.dtype) if leaf.dtype.kind == s.dtype.kind else leaf,
-                specs.struct(self.env_spec.action),
-                given,
+                struct,
+                jax.tree.map(np.asarray, given),
             )
-            specs.check(given, specs.struct(self.env_spec.action), (self._size,), "action")
+            specs.check(given, struct, (self._size,), "action")
         else:
             given = specs.zeros(self.env_spec.action, self._size)
         struct = specs.struct(self.env_spec.observation)

@@ -5,8 +5,9 @@ import math
 from typing import Protocol
 
 from distrl import specs
-from distrl.agents.agent import Agent, extras_struct, state_struct
+from distrl.agents.agent import Agent
 from distrl.agents.settings import algorithm
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.annealing import annealed_agent
 from distrl.config import ActorsConfig, EvaluatorConfig, InferenceConfig, LearnerConfig
 from distrl.envs.multi_agent.environment import SeveralAgents

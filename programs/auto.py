@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from distrl.agents.agent import has_memory
+from distrl.agents.structs import has_memory
 from distrl.annealing import learner_steps_per_env_step
 from distrl.envs.multi_agent.environment import SeveralAgents, steps_per_env_step
 from distrl.envs.pool import on_cores

@@ -1,6 +1,6 @@
 """Light environments: inferencers are services that batch the requests of many actors."""
 
-from distrl.agents.agent import has_memory
+from distrl.agents.structs import has_memory
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment

@@ -70,6 +70,7 @@ ROOMS = """
     distrl/gradients distrl/learning
     distrl/transforms distrl/variables
     distrl/agents/compiling
+    distrl/agents/structs
     distrl/agents/agent distrl/agents/encoders
     distrl/metrics
     distrl/annealing

@@ -1,4 +1,4 @@
-"""The interface of agents: pure functions over parameters, and the shapes of their results.
+"""The interface of agents: pure functions over parameters.
 
 An agent holds settings and functions, never parameters, and knows no topology. Its callers
 (inferencer, learner, evaluator) jit its methods and keep the results.
@@ -12,11 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from distrl import specs
 from distrl.agents.action_distribution import ActionDistribution
 from distrl.agents.losses.batch_share import weighted_mean
-from distrl.agents.weak_types import strong
-from distrl.errors import ConfigError, SpecError
+from distrl.errors import ConfigError
 from distrl.random_keys import derive, numbered, root
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
@@ -27,9 +25,6 @@ PRIORITIES = "priorities"
 each unroll of the batch. The learner takes it out and sends it to a prioritized table."""
 
 LearnerState = Any  # a learner's state besides the parameters, e.g. the optimiser's
-
-_BATCH = 3  # arbitrary, but unlikely to be the size of another axis
-_KEY = jax.ShapeDtypeStruct((2,), np.uint32)  # a raw one
 
 
 class Agent(abc.ABC):
@@ -209,122 +204,3 @@ def params_key(params: Params, purpose: str) -> jax.Array:
         total = jnp.sum(jnp.asarray(leaf, jnp.float32))
         key = numbered(key, jax.lax.bitcast_convert_type(total, jnp.uint32))
     return key
-
-
-def params_struct(agent: Agent) -> Params:
-    """Returns shapes and dtypes of the parameters, as `extras_struct` does."""
-    return jax.eval_shape(lambda key: strong(agent.initial_params(key)), _KEY)
-
-
-def extras_struct(agent: Agent) -> Nest:
-    """Returns shapes and dtypes of one stream's extras, leaves `jax.ShapeDtypeStruct`.
-
-    Traces `actor_step` without running it. No JAX backend is initialised, so that the process may
-    fork afterwards.
-
-    Raises:
-      SpecError: an extra has no leading batch axis, or the state after the step has another
-        structure, shape or dtype than the initial one.
-    """
-
-    def extras(rng: jax.Array, timestep: TimeStep) -> Nest:
-        params = agent.initial_params(rng)
-        state = agent.initial_state(_BATCH)
-        output, after = agent.actor_step(rng, params, timestep, state)
-        check_kept(state, after, "state", "actor_step")
-        return output.extras
-
-    timestep = jax.tree.map(
-        lambda s: jax.ShapeDtypeStruct((_BATCH, *s.shape), s.dtype),
-        specs.acting_struct(agent.env_spec),
-    )
-    return _one_stream(jax.eval_shape(extras, _KEY, timestep), "extras")
-
-
-def state_struct(agent: Agent) -> Nest:
-    """Returns shapes and dtypes of one stream's recurrent state; like `extras_struct`."""
-    return _one_stream(jax.eval_shape(lambda: agent.initial_state(_BATCH)), "recurrent state")
-
-
-def initial_row(agent: Agent) -> State:
-    """Returns `initial_state(1)`, with which every episode of every stream begins.
-
-    Raises:
-      SpecError: the rows of a larger batch are others.
-    """
-    one, several = agent.initial_state(1), agent.initial_state(_BATCH)
-    leaves = jax.tree_util.tree_leaves_with_path(one)
-    for (path, leaf), rows in zip(leaves, jax.tree.leaves(several), strict=True):
-        first = np.asarray(leaf)[0].tobytes()
-        if any(row.tobytes() != first for row in np.asarray(rows)):
-            raise SpecError(
-                f"agent's initial_state({_BATCH}) has rows that differ from initial_state(1), in "
-                f"state{jax.tree_util.keystr(path)}: every stream begins with "
-                "the one row of initial_state(1); take what differs between streams from "
-                "timestep.env_id in actor_step"
-            )
-    return one
-
-
-def has_memory(agent: Agent) -> bool:
-    """Returns whether an agent has recurrent state."""
-    return bool(jax.tree.leaves(state_struct(agent)))
-
-
-def check_raw(name: str, leaf: Any) -> None:
-    """Raises SpecError if a leaf is a typed key, which is no array of numbers. Args: name: its."""
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
-        raise SpecError(
-            f"{name} is a typed key, {leaf.dtype}, which cannot be stored: use a raw one (uint32 "
-            "[2]), of jax.random.PRNGKey or jax.random.key_data"
-        )
-
-
-def check_kept(before: Nest, after: Nest, name: str, function: str) -> None:
-    """Refuses what a function has made of a nest if a leaf comes or goes, or has another form.
-
-    Args:
-      before, after: nests of arrays, of the function's arguments and of its result; perhaps traced.
-      name: what they are, for the message.
-      function: the function, likewise.
-
-    Raises:
-      SpecError: a leaf's shape or dtype has changed, or the structure.
-    """
-    old, structure = jax.tree_util.tree_flatten_with_path(before)
-    new, new_structure = jax.tree_util.tree_flatten_with_path(after)
-    forms: dict[str, list[str]] = {}
-    for index, leaves in enumerate((old, new)):
-        for path, leaf in leaves:
-            form = f"{jnp.result_type(leaf)}{list(np.shape(leaf))}"
-            forms.setdefault(name + jax.tree_util.keystr(path), ["", ""])[index] = form
-    for leaf_name, (was, now) in forms.items():
-        if was != now:
-            given = f"{leaf_name} as {was}" if was else f"no {leaf_name}"
-            raise SpecError(
-                f"{function} was given {given}, and returns {now or 'none'}: it must keep each "
-                "leaf, with its shape and dtype"
-            )
-    if old and structure != new_structure:  # the leaves have the same names
-        texts = str(structure), str(new_structure)
-        same = next(i for i, (x, y) in enumerate(zip(*texts, strict=False)) if x != y)
-        given, returned = (text[max(0, same - 40) :][:80] for text in texts)
-        raise SpecError(
-            f"{function} was given {name} in the structure ...{given}..., and returns "
-            f"...{returned}...: it must keep the structure"
-        )
-
-
-def _one_stream(batched: Nest, what: str) -> Nest:
-    """Removes the batch axis of every leaf."""
-
-    def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        name = f"agent's {what}{jax.tree_util.keystr(path)}"
-        check_raw(name, leaf)
-        if leaf.shape[:1] != (_BATCH,):
-            raise SpecError(
-                f"{name}: expected a leading batch axis of {_BATCH}, got shape {list(leaf.shape)}"
-            )
-        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-
-    return jax.tree_util.tree_map_with_path(one, batched)

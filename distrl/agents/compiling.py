@@ -6,16 +6,14 @@ import threading
 from collections.abc import Iterable
 
 import jax
-import numpy as np
 
-from distrl import specs
-from distrl.agents.agent import Agent, has_memory, params_struct
+from distrl.agents.agent import Agent
 from distrl.agents.modules import images
+from distrl.agents.structs import first_step, has_memory, params_struct
 from distrl.errors import ConfigError
 from distrl.runtime.compilation_cache import share_by_threads
 from distrl.runtime.freed_memory import keep_freed_memory
 from distrl.runtime.host_resources import native_threads
-from distrl.types import AgentOutput, State, TimeStep
 
 _HAS_BOTH = jax.__version_info__ < (0, 6)  # later ones have the new runtime only
 # The widest layer whose arithmetic is better not divided among threads.
@@ -149,16 +147,8 @@ def _options_for_images(agent: Agent) -> dict[str, bool | str] | None:
 
 def _acts_in_bfloat16(agent: Agent) -> bool:
     """Whether `actor_step` computes in bfloat16, at least in parts; runs nothing."""
-
-    def act(rng: jax.Array, timestep: TimeStep) -> tuple[AgentOutput, State]:
-        params, state = agent.initial_params(rng), agent.initial_state(1)
-        return agent.actor_step(rng, params, timestep, state)
-
-    key = jax.ShapeDtypeStruct((2,), np.uint32)
-    timestep = jax.tree.map(
-        lambda s: jax.ShapeDtypeStruct((1, *s.shape), s.dtype), specs.acting_struct(agent.env_spec)
-    )
-    return "bf16[" in str(jax.make_jaxpr(act)(key, timestep))
+    step, *given = first_step(agent, 1)
+    return "bf16[" in str(jax.make_jaxpr(step)(*given))
 
 
 @functools.cache

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.agent import Agent, Logs, params_struct
+from distrl.agents.agent import Agent, Logs
 from distrl.agents.optimizers import OPTIMIZERS, annealed
+from distrl.agents.structs import params_struct
 from distrl.errors import ConfigError
 from distrl.field_checks import check_choice, check_count, check_flag, check_number
 from distrl.types import Nest, Params

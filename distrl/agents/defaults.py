@@ -113,8 +113,7 @@ def has_pixels(env_spec: EnvironmentSpec) -> bool:
 
 def has_grid(env_spec: EnvironmentSpec) -> bool:
     """Whether an observation has an image, but none as large as `has_pixels` means: MiniGrid's."""
-    leaves = jax.tree.leaves(env_spec.observation, is_leaf=specs.is_spec)
-    return any(images.is_image(leaf) for leaf in leaves) and not has_pixels(env_spec)
+    return images.has_any(env_spec.observation) and not has_pixels(env_spec)
 
 
 def has_symbols(env_spec: EnvironmentSpec) -> bool:

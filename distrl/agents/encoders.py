@@ -109,9 +109,8 @@ def make_encoder(
     Raises:
       ConfigError: the network cannot take the observations.
     """
-    leaves = jax.tree.leaves(env_spec.observation, is_leaf=specs.is_spec)
     asked = config.core != "none" or config.torso != "auto" or config.inputs
-    if not asked and not any(map(images.is_image, leaves)):
+    if not asked and not images.has_any(env_spec.observation):
         return Encoder(env_spec, None)
     network = build(config, env_spec, actions.encode, lambda: lambda x: x, ())
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from distrl.agents.agent import Agent, params_struct
+from distrl.agents.agent import Agent
+from distrl.agents.structs import params_struct
 from distrl.checkpointing.generations import last_generation
 from distrl.checkpointing.params_file import checksum, load_nest, load_params
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints

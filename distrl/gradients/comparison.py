@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl import random_keys, specs
-from distrl.agents.agent import Agent, extras_struct, state_struct
+from distrl.agents.agent import Agent
 from distrl.agents.settings import is_own
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.errors import ConfigError
 from distrl.gradients.shares import BatchFacts, ShareGradients, leaves_of_share, split
 from distrl.gradients.update import Part, combine

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from distrl.agents.agent import PRIORITIES, Agent, LearnerState, Logs, params_struct
+from distrl.agents.agent import PRIORITIES, Agent, LearnerState, Logs
 from distrl.agents.compiling import update_options
 from distrl.agents.losses.batch_share import Share, share_of_batch
 from distrl.agents.losses.prioritized import check_priorities
+from distrl.agents.structs import params_struct
 from distrl.agents.weak_types import strong
 from distrl.gradients.layout import MessageLayout
 from distrl.types import TIME_FIELDS, Nest, Params, Trajectory

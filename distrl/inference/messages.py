@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl import specs
-from distrl.agents.agent import Agent, extras_struct, state_struct
+from distrl.agents.agent import Agent
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.runtime.codec import Codec
 from distrl.types import AgentOutput, Array, Inference, State, TimeStep
 

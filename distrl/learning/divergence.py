@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from distrl.agents.agent import PRIORITIES, LearnerState, Logs, check_kept, check_raw
+from distrl.agents.agent import PRIORITIES, LearnerState, Logs
 from distrl.agents.losses.prioritized import check_priorities
+from distrl.agents.structs import check_kept, check_raw
 from distrl.agents.weak_types import strong
 from distrl.errors import Diverged, SpecError
 from distrl.param_versions import stored_version

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from distrl.agents.agent import extras_struct, has_memory
+from distrl.agents.structs import extras_struct, has_memory
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from distrl.agents.agent import Agent, params_struct
+from distrl.agents.agent import Agent
+from distrl.agents.structs import params_struct
 from distrl.errors import ConfigError
 from distrl.field_checks import is_number
 from distrl.transforms.agent import TransformedAgent

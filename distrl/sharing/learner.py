@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.agent import Agent, Logs, params_struct
+from distrl.agents.agent import Agent, Logs
+from distrl.agents.structs import params_struct
 from distrl.learner import Learner
 from distrl.learning.training_state import TrainingState, make_learner_state, make_params
 from distrl.sharing.config import Shared, paths, shared_leaves

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from distrl import specs
-from distrl.agents.agent import Agent, extras_struct
+from distrl.agents.agent import Agent
 from distrl.agents.losses.batch_share import draw
 from distrl.agents.settings import algorithm
+from distrl.agents.structs import extras_struct
 from distrl.errors import ConfigError
 from distrl.field_checks import check_number
 from distrl.replay.config import ReplayConfig

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from distrl.agents.agent import Agent, params_struct
+from distrl.agents.agent import Agent
+from distrl.agents.structs import params_struct
 from distrl.runtime.codec import Codec
 from distrl.shared_memory.published import PublishedVersions, place, read_version
 from distrl.types import Params

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Iterator
 
 from distrl import specs
-from distrl.agents.agent import Agent, extras_struct, state_struct
+from distrl.agents.agent import Agent
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.gradients.messages import pack, unpack
 from distrl.gradients.service import GradientService
 from distrl.gradients.shares import ShareGradients

@@ -67,8 +67,13 @@ def is_large(leaf: Any, layout: str = "auto") -> bool:
     return is_image(leaf) and min(sides(leaf.shape, layout)) >= _LARGE
 
 
+def has_any(observation: Nest) -> bool:
+    """Whether an observation has an image, by itself or among others."""
+    return any(map(is_image, jax.tree.leaves(observation, is_leaf=specs.is_spec)))
+
+
 def has_large(observation: Nest) -> bool:
-    """Whether an observation has such an image, by itself or among others."""
+    """Whether an observation has an image of at least 36x36 pixels, likewise."""
     return any(is_large(leaf) for leaf in jax.tree.leaves(observation, is_leaf=specs.is_spec))
 
 

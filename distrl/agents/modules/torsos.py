@@ -14,6 +14,8 @@ from distrl import specs
 from distrl.agents.modules.cnns import CNN, MIN_PIXELS, MakeLayer, last_layer_of, make_cnn, scaled
 from distrl.agents.modules.images import (
     channel_axis,
+    has_any,
+    has_large,
     integer_scale,
     is_image,
     is_large,
@@ -65,12 +67,7 @@ def for_observation(
     Raises:
       ConfigError: torso and observation do not fit.
     """
-    _check(torso, spec, layout)
-    if cnn_dtype != "float32" and (torso == "mlp" or not _has_image(spec)):
-        raise ConfigError(
-            f"network.cnn_dtype={cnn_dtype}: there is no CNN for the observation "
-            f"{_describe(spec)}; leave it at float32"
-        )
+    _check(torso, spec, layout, cnn_dtype)
     integers = (scale_integers, one_hot_integers)
     if specs.is_spec(spec) and is_image(spec) and torso != "mlp":
         make = make_cnn(_cnn_for(torso, spec, layout), linear, with_last, cnn_dtype)
@@ -119,10 +116,6 @@ def _cnn_for(torso: str, leaf: Any, layout: str) -> str:
     return "nature_cnn" if is_large(leaf, layout) else "small_cnn"
 
 
-def _has_image(observation: Nest) -> bool:
-    return any(map(is_image, jax.tree.leaves(observation, is_leaf=specs.is_spec)))
-
-
 def has_convolutions(torso: Any, observation: Nest) -> bool:
     """Whether the torso for an observation has what XLA takes as convolutions.
 
@@ -130,12 +123,11 @@ def has_convolutions(torso: Any, observation: Nest) -> bool:
       torso: one of TORSOS, "auto", or the user's own, which has them if images are large.
       observation: spec of the observation.
     """
-    leaves = jax.tree.leaves(observation, is_leaf=specs.is_spec)
     if torso in ("small_cnn", "mlp"):
         return False
     if torso in TORSOS:
-        return _has_image(observation)
-    return any(is_large(leaf) for leaf in leaves)
+        return has_any(observation)
+    return has_large(observation)
 
 
 def has_scaled_integers(observation: Nest) -> bool:
@@ -147,7 +139,7 @@ def has_scaled_integers(observation: Nest) -> bool:
     )
 
 
-def _check(torso: str, spec: Nest, layout: str) -> None:
+def _check(torso: str, spec: Nest, layout: str, cnn_dtype: str) -> None:
     """Refuses what the torso cannot take, with what would be right."""
     leaves = jax.tree.leaves(spec, is_leaf=specs.is_spec)
     images = [leaf for leaf in leaves if is_image(leaf)]
@@ -162,6 +154,11 @@ def _check(torso: str, spec: Nest, layout: str) -> None:
         raise ConfigError(
             "network.torso: the mlp takes numbers, vectors, matrices and images of less than 36x36 "
             f"pixels, such as grids; use auto, {got}"
+        )
+    if cnn_dtype != "float32" and (torso == "mlp" or not images):
+        raise ConfigError(
+            f"network.cnn_dtype={cnn_dtype}: there is no CNN for the observation "
+            f"{_describe(spec)}; leave it at float32"
         )
     if torso in ("auto", "mlp"):
         return

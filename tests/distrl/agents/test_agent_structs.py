@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from distrl.agents.agent import extras_struct, initial_row, state_struct
+from distrl.agents.structs import extras_struct, initial_row, state_struct
 from distrl.envs import PythonEnvironment
 from distrl.errors import SpecError
 from distrl.inferencer import Inferencer

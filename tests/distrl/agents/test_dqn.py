@@ -15,13 +15,14 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl import presets, specs
-from distrl.agents.agent import PRIORITIES, extras_struct, state_struct
+from distrl.agents.agent import PRIORITIES
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.exploration import EpsilonSchedule, epsilon_greedy
 from distrl.agents.losses.returns import n_step_targets
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.schedules import MOST_UPDATES
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.learning.random_batches import random_windows
@@ -509,7 +510,7 @@ import sys
 import jax, numpy as np
 from dm_env import specs as dm_specs
 from jax._src import xla_bridge
-from distrl.agents.agent import extras_struct, state_struct
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.goal import Goal

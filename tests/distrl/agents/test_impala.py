@@ -12,9 +12,9 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.agents.agent import extras_struct, state_struct
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
@@ -294,7 +294,7 @@ import sys
 import jax, numpy as np
 from dm_env import specs as dm_specs
 from jax._src import xla_bridge
-from distrl.agents.agent import extras_struct, state_struct
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.specs import EnvironmentSpec

@@ -19,9 +19,9 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl.actor import Actor
-from distrl.agents.agent import extras_struct, state_struct
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.checkpointing.params_file import load_params
 from distrl.envs import PythonEnvironment
 from distrl.replay.buffer import ReplayConfig

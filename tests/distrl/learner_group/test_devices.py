@@ -10,7 +10,6 @@ from dm_env import specs as dm_specs
 
 from distrl import presets
 from distrl.agents.a2c import A2CConfig
-from distrl.agents.agent import extras_struct
 from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
@@ -19,6 +18,7 @@ from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.reinforce import ReinforceConfig
 from distrl.agents.sac import SACConfig
+from distrl.agents.structs import extras_struct
 from distrl.agents.td3 import TD3Config
 from distrl.checkpointing.checkpointer import Checkpointer
 from distrl.checkpointing.resume_point import restore_learner

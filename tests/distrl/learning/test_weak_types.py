@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from dm_env import specs as dm_specs
 
-from distrl.agents.agent import params_struct
+from distrl.agents.structs import params_struct
 from distrl.learner import Learner
 from distrl.learning.random_batches import NoReplay
 from distrl.sharing.config import Shared

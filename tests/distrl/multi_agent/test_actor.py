@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from distrl import specs
-from distrl.agents.agent import extras_struct, state_struct
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.multi_agent.pool import AgentPool

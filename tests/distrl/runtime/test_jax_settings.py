@@ -10,9 +10,9 @@ from dm_env import specs as dm_specs
 
 from distrl.agents import compiling
 from distrl.agents.a2c import A2CConfig
-from distrl.agents.agent import extras_struct, params_struct
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
+from distrl.agents.structs import extras_struct, params_struct
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.policy import Policy

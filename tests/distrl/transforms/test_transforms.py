@@ -7,9 +7,9 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl.actor import Actor
-from distrl.agents.agent import extras_struct, state_struct
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.envs import PythonEnvironment
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner

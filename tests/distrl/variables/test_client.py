@@ -3,7 +3,7 @@
 import numpy as np
 
 from distrl.actor import Actor
-from distrl.agents.agent import extras_struct, state_struct
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.envs import PythonEnvironment
 from distrl.inferencer import Inferencer
 from distrl.learner import Learner

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distrl.agents.agent import extras_struct, state_struct
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.budget import ActingBudget
 from distrl.envs import PythonEnvironment
 from distrl.errors import PeerError

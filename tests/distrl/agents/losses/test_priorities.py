@@ -6,10 +6,11 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.agents.agent import PRIORITIES, extras_struct, state_struct
+from distrl.agents.agent import PRIORITIES
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.losses.prioritized import importance_weights, unroll_priorities
 from distrl.agents.networks import NetworkConfig
+from distrl.agents.structs import extras_struct, state_struct
 from distrl.learner import Learner
 from distrl.replay.config import ReplayConfig
 from distrl.replay.local.buffer import LocalReplayBuffer
