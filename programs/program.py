@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from distrl.checkpointing.resume_point import ResumePoint
+from distrl.checkpointing.store import Checkpoints, number_of
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs.groups import ENDPOINT_PORT_NAME, NodeGroup
@@ -81,6 +82,9 @@ class ExperimentProgram:
         resume_point = resume_point or ResumePoint()
         if experiment.lockstep:  # its rounds restart, with an empty table
             resume_point = resume_point._replace(with_table=False)
+        if len(experiment.tasks) == 1:
+            numbers = map(number_of, Checkpoints(run_dir).paths())
+            resume_point = resume_point._replace(last_number=max(numbers, default=0))
         self.builtin = resolve(substrate) == BUILTIN
         if self.builtin:
             check_builtin(experiment)

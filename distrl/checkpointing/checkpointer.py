@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from distrl.callbacks import TaskCallbacks
+from distrl.checkpointing.evaluation_scores import EvaluationScores
 from distrl.checkpointing.generations import Generations
 from distrl.checkpointing.params_file import checksum, save_nest, save_params
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
@@ -74,8 +75,7 @@ class Checkpointer:
           every `config.period`.
         acts: whether the learner's own parameters act; else the mean return is of others, and not
           saved as the checkpoint's.
-        life: the learner's life, as evaluations of its parameters have it; others count for no
-          checkpoint of it. None: as those of one process, they have none.
+        life: the learner's life; see `EvaluationScores`.
         fill: writes more files to a checkpoint's folder.
         give_up: called when the program was asked to stop and is saved, but does not end in time.
         printer: prints a line.
@@ -94,15 +94,16 @@ class Checkpointer:
         self._counters = counters
         self._known_counters = known_counters
         self._at_least = at_least
-        self._about, self._acts, self._life = about, acts, life
+        self._about, self._acts = about, acts
         self._fill = fill
         self._give_up = give_up
         self._printer = printer
         self._ended = threading.Event()  # the program's own loop has ended
+        self._grace_end: float | None = None  # once the program ends; of the monotonic clock
+        self._table_seconds = 0.0  # that the table took last
         self._abandoned = self._slow = False  # the latter: a slow checkpoint was told
         self._saved, self._counted = learner.version or -1, dict(at_least())
-        # The last one of parameters from which the learner's own have come.
-        self._evaluation: dict[str, Any] = (known_counters or {}).get("evaluation", {})
+        self._scores = EvaluationScores((known_counters or {}).get("evaluation", {}), life)
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -128,6 +129,7 @@ class Checkpointer:
           SaveError: one of them, or both, could not be saved in time.
           Diverged: the learner's state is not finite, and was not saved.
         """
+        self._begin_grace()
         self._ended.set()
         if self._thread is None:
             return
@@ -156,17 +158,25 @@ class Checkpointer:
                     self._printer(f"distrl: no checkpoint: {type(error).__name__}: {error}")
             if self._abandoned:
                 return
-            began = time.monotonic()
+            self._begin_grace()
             # The update or step in progress is saved too, unless it takes long.
             self._ended.wait(_MAIN_S)
             self._save_last()
-            left = self._config.grace - (time.monotonic() - began)
-            if not self._ended.wait(max(0.0, min(_LEAVE_S, left))):
+            if not self._ended.wait(max(0.0, min(_LEAVE_S, self._left_of_grace()))):
                 self._give_up()
             elif self._learner.version != self._saved:
                 self._save_last()
         except BaseException as error:  # raised in the program's own loop, by `check`
             self._error = error
+
+    def _begin_grace(self) -> None:
+        """Notes that the program ends: a periodic save in progress takes of the grace time, too."""
+        if self._grace_end is None:
+            self._grace_end = time.monotonic() + self._config.grace
+
+    def _left_of_grace(self) -> float:
+        """Returns the seconds that are left to save for the last time."""
+        return self._config.grace if self._grace_end is None else self._grace_end - time.monotonic()
 
     def _has_news(self) -> bool:
         """Returns whether there was an update, or was acted, since the last checkpoint."""
@@ -243,7 +253,7 @@ class Checkpointer:
         table = self._save_table(folder / TABLE, last) if self._config.replay else None
         self._fill(folder)
         monitor = self._read_counters(last)
-        score = self._take_score(evaluated or monitor, state.version)
+        score = self._scores.take(evaluated or monitor, state.version)
         return {
             **self._about,
             **({} if self._generations is None else {"round": self._generation}),
@@ -257,7 +267,7 @@ class Checkpointer:
             "params_checksum": checksum(state.params),
             "learner_checksum": checksum(state.agent),
             "table": table,
-            "monitor": {**monitor, "evaluation": self._evaluation},
+            "monitor": {**monitor, "evaluation": self._scores.newest},
             # The score of the parameters: another policy's returns say nothing about them.
             "mean_return": monitor["mean_return"] if self._acts else None,
             "full_window": monitor["full_window"],
@@ -266,38 +276,21 @@ class Checkpointer:
             "programs": {**versions(), "machine": os.uname().nodename},
         }
 
-    def _take_score(self, monitor: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """Returns entries of the manifest on an evaluation; none if it does not score this one.
-
-        It scores the first checkpoint after it only, and none if it ended no episode, or if its
-        parameters were lost with an earlier life of the learner.
-
-        Args:
-          monitor: the monitor's state.
-          version: the checkpoint's.
-        """
-        evaluation = monitor.get("evaluation", {})
-        number = evaluation.get("evaluations")
-        if number == self._evaluation.get("evaluations"):
-            return {}
-        if evaluation.get("learner_life") != self._life:
-            self._evaluation = {**self._evaluation, "evaluations": number}
-            return {}
-        if evaluation["version"] > version:
-            return {}  # updates go on while this one is saved; it is for the next one
-        self._evaluation = dict(evaluation)
-        if evaluation["evaluation_return"] is None:
-            return {}
-        return {
-            "evaluation_return": evaluation["evaluation_return"],
-            "evaluated_version": evaluation["version"],
-        }
-
     def _save_table(self, folder: Path, last: bool) -> dict[str, Any] | None:
         """Returns the table's entry of the manifest; None if it could not be saved."""
-        timeout = self._config.grace * (_TABLE_SHARE if last else 1.0)
+        timeout, began = self._config.grace, time.monotonic()
         try:
-            return self._replay.save(folder, timeout)
+            if last:
+                left = self._left_of_grace()
+                if self._table_seconds > left:
+                    raise DeadlineExceeded(
+                        f"it took {self._table_seconds:.1f} s the last time, and of "
+                        f"checkpoint.grace={self._config.grace:g} s {max(0.0, left):.1f} s are left"
+                    )
+                timeout *= _TABLE_SHARE
+            facts = self._replay.save(folder, timeout)
+            self._table_seconds = time.monotonic() - began
+            return facts
         except (PeerError, DeadlineExceeded) as error:
             if not last:
                 raise

@@ -11,11 +11,20 @@ from distrl.agents.agent import Agent
 from distrl.agents.structs import params_struct
 from distrl.checkpointing.generations import last_generation
 from distrl.checkpointing.params_file import checksum, load_nest, load_params
-from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
+from distrl.checkpointing.store import (
+    LEARNER,
+    PARAMS,
+    TABLE,
+    Checkpoint,
+    Checkpoints,
+    generation_of,
+    number_of,
+)
 from distrl.errors import ConfigError, SpecError
 from distrl.learner import Learner
 from distrl.learning.divergence import UpdateCheck, check_saved
 from distrl.learning.training_state import TrainingState
+from distrl.metrics.reports import SPENT
 from distrl.replay.table.info import TableInfo
 from distrl.runtime.files import update_json
 from distrl.types import Params
@@ -33,6 +42,7 @@ class ResumePoint(NamedTuple):
       checkpoints: in the place of `checkpoint`, the folders by task if there are several tasks.
       last_generation: of several tasks, the last checkpoint generation of the programs before;
         see `generations`.
+      last_number: of one task, the last number of a checkpoint that was in its folder before.
     """
 
     settings: dict[str, Any] = {}  # noqa: RUF012  # never changed
@@ -40,6 +50,7 @@ class ResumePoint(NamedTuple):
     with_table: bool = True
     checkpoints: Mapping[str, str] = {}
     last_generation: int = 0
+    last_number: int = 0
 
     def of_task(self, task: str) -> "ResumePoint":
         """Returns the point from which a task starts."""
@@ -47,7 +58,9 @@ class ResumePoint(NamedTuple):
 
     @classmethod
     def latest(cls, run_dir: Path | str, start: "ResumePoint") -> "ResumePoint":
-        """Returns where a node restarts while the others keep running: the latest checkpoint.
+        """Returns where a node restarts while the others keep running.
+
+        That is the latest checkpoint of this program, with its table, or where it started.
 
         Args:
           run_dir: the run folder, or that of one of several tasks.
@@ -56,10 +69,18 @@ class ResumePoint(NamedTuple):
         Raises:
           ConfigError: there are checkpoints, and all are damaged.
         """
-        checkpoint = Checkpoints(run_dir).latest(after_generation=start.last_generation)
-        if checkpoint is None and start.last_generation:
-            return start  # there may be newer ones, which the program did not start from
-        return start._replace(checkpoint=None if checkpoint is None else str(checkpoint.path))
+
+        def counts(path: Path) -> bool:  # not what the program did not start from, though newer
+            if str(path) == start.checkpoint:
+                return True
+            if start.last_generation:
+                return generation_of(path) > start.last_generation
+            return not 0 < number_of(path) <= start.last_number
+
+        checkpoint = Checkpoints(run_dir).latest(counts=counts)
+        if checkpoint is None or str(checkpoint.path) == start.checkpoint:
+            return start
+        return start._replace(checkpoint=str(checkpoint.path), with_table=True)
 
     def manifest(self) -> dict[str, Any] | None:
         """Returns the checkpoint's manifest; None if the program starts afresh."""
@@ -95,9 +116,10 @@ def check_seen(folders: Sequence[Path], start: ResumePoint) -> None:
         and (not start.last_generation or last_generation(folders) > start.last_generation)
     ):
         raise ConfigError(
-            f"--run_dir: host {socket.gethostname()}, the learner's, has {paths[0]}, and the "
-            f"launcher's host has no checkpoint: to resume, copy {paths[0].parent} to the same "
-            "place there; to start afresh, name a new --run_dir"
+            f"--run_dir: host {socket.gethostname()}, the learner's, has {paths[0]}, which the "
+            f"launcher has not seen: to resume, copy {paths[0].parent} to the same place on the "
+            "launcher's host, or from Python pass ResumePoint(checkpoint=...); to start afresh, "
+            "name a new --run_dir"
         )
 
 
@@ -187,8 +209,11 @@ def monitor_states(start: ResumePoint, tasks: Iterable[str]) -> dict[str, dict[s
         manifest = start.of_task(task).manifest()
         if manifest is not None:
             state = states[task] = dict(manifest["monitor"])
+            learner = dict(state["learner"])
+            if learner.get("learner_steps", 0) > manifest["version"]:
+                learner.pop(SPENT, None)  # by updates that this checkpoint does not have
             learned = {"learner_steps": manifest["version"], "trained_steps": manifest["env_steps"]}
-            state["learner"] = {**state["learner"], **learned}
+            state["learner"] = {**learner, **learned}
     for count in ("env_steps_acted", "episodes"):
         most = max((state[count] for state in states.values()), default=0)
         for state in states.values():

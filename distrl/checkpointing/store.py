@@ -120,28 +120,26 @@ class Checkpoints:
         if not self.folder.is_dir():
             return []
         paths = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
-        return sorted(paths, key=lambda path: (_number(path), *_version(path)))
+        return sorted(paths, key=lambda path: (number_of(path), *_version(path)))
 
     def latest(
         self,
         printer: Callable[[str], None] = print,
         only: Files | None = None,
-        after_generation: int = 0,
+        counts: Callable[[Path], bool] = lambda path: True,
     ) -> Checkpoint | None:
         """Returns the newest undamaged checkpoint; None if there is no checkpoint at all.
 
         Args:
           printer: prints a line for each damaged checkpoint that is skipped.
           only: see `Checkpoint.read`.
-          after_generation: if not 0, only later generations' checkpoints count.
+          counts: whether the checkpoint in a folder counts.
 
         Raises:
           ConfigError: all checkpoints are damaged; the message has what is wrong with each.
         """
-        paths = self.paths()
-        if after_generation:
-            paths = [path for path in paths if generation_of(path) > after_generation]
-        unknown = [path for path in paths if not _number(path)]  # may be the newest
+        paths = [path for path in self.paths() if counts(path)]
+        unknown = [path for path in paths if not number_of(path)]  # may be the newest
         errors: list[ConfigError] = []
         for path in dict.fromkeys([*unknown, *reversed(paths)]):
             try:
@@ -194,7 +192,7 @@ class Checkpoints:
             manifest = {
                 "format": FORMAT,
                 "version": version,
-                "number": max(map(_number, paths), default=0) + 1,
+                "number": max(map(number_of, paths), default=0) + 1,
                 "time": time.time(),
                 **fill(part),
             }
@@ -266,7 +264,7 @@ def _glance(path: Path) -> dict[str, Any]:
     return facts
 
 
-def _number(path: Path) -> int:
+def number_of(path: Path) -> int:
     """Returns the checkpoint's number in the order of writing; 0: unknown."""
     return _glance(path).get("number", 0)
 

@@ -186,6 +186,39 @@ def test_a_checkpoint_that_takes_longer_than_the_last_one_may_is_told_once(
     ]
 
 
+def test_the_last_checkpoint_does_without_a_table_for_which_a_save_in_progress_left_no_time(
+    tmp_path, checkpointer, monkeypatch
+):
+    clock, began, go_on = [0.0], threading.Event(), threading.Event()
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    class Slow(Replay):
+        def save(self, folder, timeout):
+            began.set()
+            assert go_on.wait(60)
+            clock[0] += 20.0
+            return super().save(folder, timeout)
+
+    made = checkpointer(Slow(), period=1.0, at_least=lambda: {"episodes": int(clock[0])})
+    clock[0] += 2.0
+    assert began.wait(60)  # a periodic save, in the midst of which the program ends
+    ending = threading.Thread(target=made.close)
+    ending.start()
+    assert made._ended.wait(60)
+    go_on.set()
+    ending.join(60)
+    assert not ending.is_alive()
+    made.check()
+    names = [path.name for path in Checkpoints(tmp_path).paths()]
+    assert names == ["000003", "000003-2"]
+    assert Checkpoints(tmp_path).latest().manifest["table"] is None
+    assert Saved.read(tmp_path).params == 3
+    assert (
+        "distrl: the last checkpoint has no replay table: it took 20.0 s the last time, and of "
+        "checkpoint.grace=30 s 10.0 s are left"
+    ) in made.lines
+
+
 def evaluated(number, score, life, version=2):
     """Returns the monitor's state after an evaluation. Its version is the same in all lives."""
     report = {"evaluation_return": score, "version": version, "learner_life": life}

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from distrl.checkpointing.resume_point import ResumePoint, check_seen
+from distrl.checkpointing.resume_point import ResumePoint, check_seen, monitor_states
 from distrl.errors import ConfigError
 
 
-def saved(folder, version, **facts):
-    path = folder / "checkpoints" / version
+def saved(folder, name, **facts):
+    path = folder / "checkpoints" / name
     path.mkdir(parents=True)
     (path / "manifest.json").write_text(json.dumps({"format": 1, "files": {}, **facts}))
 
@@ -19,7 +19,7 @@ def test_checkpoints_that_the_launcher_has_not_seen_are_not_started_beside(tmp_p
     saved(tmp_path, "000007")
     saved(tmp_path, "000012")
     newest = str(tmp_path / "checkpoints" / "000012")
-    with pytest.raises(ConfigError, match=rf"^--run_dir: host .* has {newest}, and the launcher's"):
+    with pytest.raises(ConfigError, match=rf"^--run_dir: host .* has {newest}, which the launcher"):
         check_seen([tmp_path], ResumePoint())
     check_seen([tmp_path], ResumePoint(checkpoint=newest))
     check_seen([tmp_path], ResumePoint(checkpoints={"a": newest}))
@@ -30,5 +30,33 @@ def test_of_several_tasks_the_launcher_has_seen_those_of_no_complete_round(tmp_p
     saved(folders[1], "000007", round=2)
     check_seen(folders, ResumePoint(last_generation=2))
     for before in (0, 1):
-        with pytest.raises(ConfigError, match=r"has .*/b/checkpoints/000007, and"):
+        with pytest.raises(ConfigError, match=r"has .*/b/checkpoints/000007, which"):
             check_seen(folders, ResumePoint(last_generation=before))
+
+
+def test_a_node_restarts_from_where_the_program_started_or_from_what_it_saved(tmp_path):
+    saved(tmp_path, "000009", number=4)  # newer than what the program starts from
+    saved(tmp_path, "000005", number=3)
+    start = ResumePoint(checkpoint=str(tmp_path / "checkpoints" / "000005"), last_number=4)
+    for begun in (
+        start,
+        ResumePoint(checkpoint="elsewhere/checkpoints/000002", last_number=4),
+        ResumePoint(last_number=4),
+    ):
+        assert ResumePoint.latest(tmp_path, begun) == begun
+    saved(tmp_path, "000006", number=5)
+    newest = str(tmp_path / "checkpoints" / "000006")
+    # The table in it is the program's, though that began without one.
+    without = start._replace(with_table=False)
+    assert ResumePoint.latest(tmp_path, without) == start._replace(checkpoint=newest)
+
+
+@pytest.mark.parametrize(("heard", "spent"), [(12, False), (7, True)])
+def test_a_budget_is_used_up_only_if_the_updates_that_did_it_are_saved(tmp_path, heard, spent):
+    learner = {"learner_steps": heard, "trained_steps": 10 * heard, "spent": [100]}
+    monitor = {"learner": learner, "env_steps_acted": 100, "episodes": 3}
+    saved(tmp_path, "000007", version=7, env_steps=70, monitor=monitor)
+    start = ResumePoint(checkpoint=str(tmp_path / "checkpoints" / "000007"))
+    state = monitor_states(start, ["default"])["default"]["learner"]
+    want = {"learner_steps": 7, "trained_steps": 70}
+    assert state == {**want, "spent": [100]} if spent else state == want

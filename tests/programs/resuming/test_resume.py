@@ -249,6 +249,6 @@ def test_a_learner_does_not_start_afresh_beside_checkpoints(tmp_path):
     saved = tmp_path / "checkpoints" / "000007"
     saved.mkdir(parents=True)
     experiment = SimpleNamespace(task_dir=lambda run_dir, task: run_dir)
-    with pytest.raises(ConfigError, match=f"has {saved}, and the launcher's host has no"):
+    with pytest.raises(ConfigError, match=f"has {saved}, which the launcher has not seen"):
         setup = LearnerSetup(str(tmp_path), None, ResumePoint())
         LearnerNode(experiment, ["task"], {}, setup)

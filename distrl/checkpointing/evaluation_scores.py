@@ -1,0 +1,47 @@
+"""The evaluations that score a task's checkpoints."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class EvaluationScores:
+    """Gives each evaluation to one checkpoint.
+
+    Attributes:
+      newest: the last evaluation of parameters from which the learner's own have come; {} before.
+    """
+
+    def __init__(self, newest: Mapping[str, Any], life: int | None):
+        """Args:
+        newest: the last one that an earlier checkpoint knows.
+        life: the learner's life, as evaluations of its parameters have it; others count for no
+          checkpoint of it. None: as those of one process, they have none.
+        """
+        self.newest, self._life = dict(newest), life
+
+    def take(self, monitor: Mapping[str, Any], version: int) -> dict[str, Any]:
+        """Returns entries of the manifest on an evaluation; none if it does not score this one.
+
+        It scores the first checkpoint after it only, and none if it ended no episode, or if its
+        parameters were lost with an earlier life of the learner.
+
+        Args:
+          monitor: the monitor's state.
+          version: the checkpoint's.
+        """
+        evaluation = monitor.get("evaluation", {})
+        number = evaluation.get("evaluations")
+        if number == self.newest.get("evaluations"):
+            return {}
+        if evaluation.get("learner_life") != self._life:
+            self.newest["evaluations"] = number
+            return {}
+        if evaluation["version"] > version:
+            return {}  # updates go on while this one is saved; it is for the next one
+        self.newest = dict(evaluation)
+        if evaluation["evaluation_return"] is None:
+            return {}
+        return {
+            "evaluation_return": evaluation["evaluation_return"],
+            "evaluated_version": evaluation["version"],
+        }
