@@ -30,6 +30,7 @@ class TimeStep(NamedTuple):
     |--------------------|----------|----------------------------|-------------------|
     | FIRST              | 1        | no                         | yes               |
     | MID                | 1        | yes                        | yes               |
+    | MID, a lost life   | 0        | no                         | yes               |
     | LAST, a true end   | 0        | no                         | no                |
     | LAST, a time limit | 1        | yes                        | no                |
     """

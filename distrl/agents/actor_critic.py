@@ -35,7 +35,8 @@ def check_settings(config: Any) -> None:
     check_network(config)
     if hasattr(config, "optimizer"):
         check_choice(config, "optimizer", OPTIMIZERS)
-        check_number(config, "optimizer_epsilon", lambda x: x >= 0, "of at least 0")
+        # A gradient may be 0, and so may be the root by which it is divided.
+        check_number(config, "optimizer_epsilon", lambda x: x > 0, "above 0")
     check_number(config, "discount", lambda x: 0 <= x <= 1, "in [0, 1]")
     check_number(config, "learning_rate", lambda x: x > 0, "above 0")
     for field in ("entropy_cost", "baseline_cost"):

@@ -69,7 +69,8 @@ class DQNConfig(SavedSettings):
         normally 0: `EpsilonSchedule(0.0, 0.0)`. An actor draws noise at each step, for each of
         its streams. An update draws it for each step of each unroll, for the online and for the
         target network (the paper: once for a batch). Evaluation has no noise.
-      value_min, value_max: bounds of the returns, with `num_atoms` above 1.
+      value_min, value_max: bounds of the returns, with `num_atoms` above 1; with `value_rescaling`
+        of h of them.
       huber_delta: errors above it count linearly; None: half the squared error everywhere. Not
         with `num_atoms` above 1.
       target_period: updates between two moves of the target network towards the online one.
@@ -153,6 +154,16 @@ class DQNConfig(SavedSettings):
         check_positive_or_none(self, "max_gradient_norm")
         check_positive_or_none(self, "huber_delta")
         check_function(self, "explore", "(rng, values, epsilon)")
+
+    @property
+    def untunable(self) -> dict[str, str]:
+        """See `Tunable`."""
+        if self.num_atoms == 1:
+            return dict.fromkeys(("value_min", "value_max"), "without atoms nothing uses it")
+        return {
+            **dict.fromkeys(("value_min", "value_max"), "the atoms stand for fixed returns"),
+            "huber_delta": "with several atoms nothing uses it",
+        }
 
     def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
         """Raises ConfigError if unrolls are too short for `burn_in` and `n_step`."""

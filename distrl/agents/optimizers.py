@@ -203,7 +203,7 @@ def _scale_by_rms(decay: float, epsilon: float) -> optax.GradientTransformationE
         nu = jax.tree.map(
             lambda g, average: (1 - decay) * jnp.square(g) + decay * average, grads, state.nu
         )
-        share = 1 - jnp.float32(decay) ** (count + 1)
+        share = 1 - decay ** (jnp.float32(count) + 1)  # the count stays at the largest int32
         grads = jax.tree.map(
             lambda g, average: g * jax.lax.rsqrt(average / share + epsilon), grads, nu
         )

@@ -41,7 +41,7 @@ class PredictionConfig:
 
     Attributes:
       target: "reward": the reward of the action that was taken, for each discrete action, or from
-        the observation alone if actions are continuous; "return": the discounted return of the
+        the observation alone for any other action; "return": the discounted return of the
         policy that acts.
       network: torso and sizes, without core; to share a torso, those of the policy that acts.
       discount: gamma of "return", for each step, in [0, 1].

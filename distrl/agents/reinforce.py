@@ -27,10 +27,10 @@ from distrl.types import StepType, TimeStep
 class ReinforceConfig:
     """REINFORCE's settings. Losses are means over the transitions of a batch of whole episodes.
 
-    The return of an action is the discounted sum of all rewards that follow it in its episode. It
-    never bootstraps: an episode that a time limit ends is worth what it earned until then. As
-    usual, the gradient lacks the factor gamma ** t of an episode's step t. It does not correct for
-    lag between actors and learner.
+    The return of an action is the discounted sum of all rewards that follow it in its episode, or
+    in its life where a lost life has a discount of 0. It never bootstraps: an episode that a time
+    limit ends is worth what it earned until then. As usual, the gradient lacks the factor
+    gamma ** t of an episode's step t. It does not correct for lag between actors and learner.
 
     Attributes:
       network: torso, core and sizes.
@@ -113,7 +113,7 @@ class Reinforce(PolicyGradient):
     def advantages(self, timestep: TimeStep, value: jax.Array, log_rho: jax.Array) -> Advantages:
         """See `PolicyGradient`: returns, less the baseline if there is one."""
         config = self.config
-        discount = jnp.full(timestep.reward.shape, config.discount, jnp.float32)
+        discount = config.discount * timestep.discount  # 0 within an episode where a life is lost
         # Generalised advantages over values of 0 are the sums of rewards up to LAST.
         columns = (timestep.step_type, timestep.reward, discount, jnp.zeros_like(value))
         returns = gae(*columns, 1.0)

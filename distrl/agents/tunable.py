@@ -126,13 +126,16 @@ class TunableAgent(Agent):
 
     Its parameters are `{"agent": the agent's, "hyperparameters": {name: float32 scalar}}`. No
     update changes the latter; whoever does need not compile again, as the values are traced.
+
+    Attributes:
+      agent: the agent, with the values that its settings have.
     """
 
     def __init__(self, config: Tunable, env_spec: EnvironmentSpec):
         """Args: config: the settings. env_spec: spec of the environment."""
         self.env_spec = env_spec
         self._config = config
-        self._agent = config.agent.make(env_spec)
+        self.agent = config.agent.make(env_spec)
 
     def _with_values(self, params: Params) -> Agent:
         """Returns the agent with the values in the parameters."""
@@ -141,7 +144,7 @@ class TunableAgent(Agent):
             object.__setattr__(config, name, value)  # it was checked, and a tracer cannot be
         try:
             return config.make(self.env_spec)
-        except jax.errors.ConcretizationTypeError as error:
+        except jax.errors.JAXTypeError as error:
             raise ConfigError(
                 f"{type(config).__name__}: one of {', '.join(self._config.ranges)} cannot change "
                 f"while it learns: {error}"
@@ -150,13 +153,13 @@ class TunableAgent(Agent):
     def initial_params(self, rng: jax.Array) -> Params:
         """See `Agent`."""
         return {
-            "agent": self._agent.initial_params(rng),
+            "agent": self.agent.initial_params(rng),
             HYPERPARAMETERS: self._config.values(rng),
         }
 
     def initial_state(self, batch_size: int) -> State:
         """See `Agent`."""
-        return self._agent.initial_state(batch_size)
+        return self.agent.initial_state(batch_size)
 
     def actor_step(
         self,
@@ -184,11 +187,11 @@ class TunableAgent(Agent):
 
     def with_env_steps(self, params: Params, env_steps: int) -> Params:
         """See `Agent`."""
-        return {**params, "agent": self._agent.with_env_steps(params["agent"], env_steps)}
+        return {**params, "agent": self.agent.with_env_steps(params["agent"], env_steps)}
 
     def initial_learner_state(self, params: Params) -> LearnerState:
         """See `Agent`."""
-        return self._agent.initial_learner_state(params["agent"])
+        return self.agent.initial_learner_state(params["agent"])
 
     def compute_gradients(
         self, params: Params, learner_state: LearnerState, batch: Trajectory
@@ -223,6 +226,18 @@ class TunableAgent(Agent):
         agent = self._with_values(params)
         inner, learner_state, logs = agent.learner_step(params["agent"], learner_state, batch)
         return {**params, "agent": inner}, learner_state, {**logs, **self._logs(params)}
+
+    def check_shares(self) -> None:
+        """See `Agent`."""
+        self.agent.check_shares()
+
+    def counted(self, params: Params, learner_state: LearnerState, batch: Trajectory) -> Trajectory:
+        """See `Agent`."""
+        return self.agent.counted(params["agent"], learner_state, batch)
+
+    def num_real(self, batch: Trajectory) -> int:
+        """See `Agent`."""
+        return self.agent.num_real(batch)
 
     @staticmethod
     def _logs(params: Params) -> Logs:

@@ -9,6 +9,7 @@ import jax
 
 from distrl.agents.agent import Agent
 from distrl.agents.structs import params_struct
+from distrl.agents.tunable import TunableAgent
 from distrl.errors import ConfigError
 from distrl.field_checks import is_number
 from distrl.transforms.agent import TransformedAgent
@@ -170,7 +171,7 @@ def _describe(shapes: Mapping[str, Any]) -> str:
 
 def has_one_gradient(agent: Agent) -> bool:
     """Returns whether the agent's update is one step along one gradient of its batch."""
-    while isinstance(agent, TransformedAgent):
+    while isinstance(agent, (TransformedAgent, TunableAgent)):
         agent = agent.agent
     return type(agent).learner_step is Agent.learner_step
 

@@ -79,7 +79,8 @@ def n_step_targets(
 
     def one_stream(*arrays: jax.Array) -> jax.Array:
         # RLax's lambda of 0 bootstraps there, and takes nothing from after it.
-        return rlax.n_step_bootstrapped_returns(*arrays[:3], n_step, arrays[3])
+        returns = rlax.n_step_bootstrapped_returns(*arrays[:3], n_step, arrays[3])
+        return jax.lax.stop_gradient(returns)
 
     columns = (reward[1:], discount[1:], value[1:], continues)
     return jax.vmap(one_stream, in_axes=1, out_axes=1)(*columns)

@@ -65,8 +65,9 @@ def test_epsilon_is_a_setting(config, name):
         moved.append(np.mean(jax.tree.leaves(step)) / settings.learning_rate)
     root = 1e-3 / (1e-6 + 1e-2) ** 0.5 if name == "rmsprop" else 1e-3 / (1e-3 + 1e-2)
     np.testing.assert_allclose(moved, [1.0, root], rtol=0.02)
-    with pytest.raises(ConfigError, match="optimizer_epsilon"):
-        config(optimizer_epsilon=-1.0)
+    for wrong in (-1.0, 0.0):  # of a gradient of 0 nothing would remain to divide by
+        with pytest.raises(ConfigError, match="optimizer_epsilon"):
+            config(optimizer_epsilon=wrong)
 
 
 @pytest.mark.parametrize("epsilon", [1e-12, 1e-5])
@@ -96,3 +97,8 @@ def test_a_state_saved_by_uncorrected_rmsprop_loads(tmp_path, norm, rate):
     updates, _ = optimizer.update({"w": jnp.full(3, 0.5)}, loaded, PARAMS, count=1)
     average = (0.99 * 0.01 + 0.01 * 0.25) / (1 - 0.99**2)
     np.testing.assert_allclose(updates["w"], -RATE * 0.5 / (average + 1e-5) ** 0.5, rtol=1e-5)
+
+
+def test_the_average_is_right_when_the_count_of_updates_has_reached_its_end():
+    (update,) = steps([np.full(3, 0.5, np.float32)], start=2**31 - 1)
+    np.testing.assert_allclose(update, -RATE * 0.5 / (0.01 * 0.25 + 1e-5) ** 0.5, rtol=1e-4)

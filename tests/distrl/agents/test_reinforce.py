@@ -55,12 +55,16 @@ def whole_episodes(batch):
 def by_hand(config, batch, logits, value):
     """Policy and value loss, summed over each episode step by step, and all returns."""
     reward = batch.timestep.reward.astype(np.float64)
+    discount = batch.timestep.discount.astype(np.float64)
     logits = np.asarray(logits, np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     terms = []
     for column, length in enumerate(LENGTHS):
         for t in range(length):
-            total = sum(config.discount**k * reward[t + 1 + k, column] for k in range(length - t))
+            total = weight = 0.0
+            for k in range(t, length):
+                weight = weight * config.discount * discount[k, column] if k > t else 1.0
+                total += weight * reward[k + 1, column]
             chosen = log_probs[t, column, batch.action[t, column]]
             terms.append((total, float(value[t, column]), chosen))
     returns, values, chosen = np.array(terms).T
@@ -95,12 +99,20 @@ def test_the_loss_equals_numpys(settings, on_policy_batch):
     timestep = batch.timestep
     padding = np.cumsum(timestep.step_type == LAST, axis=0) > 1
     changed = timestep._replace(
-        discount=1 - timestep.discount,
+        discount=np.where(timestep.step_type == LAST, 1 - timestep.discount, timestep.discount),
         reward=np.where(padding, 99, timestep.reward).astype(np.float32),
         observation=np.where(padding[..., None], 7, timestep.observation).astype(np.float32),
     )
     _, others = gradient(params, batch._replace(timestep=changed))
     jax.tree.map(np.testing.assert_array_equal, grads, others)
+    # A lost life ends the returns before it, though the episode goes on.
+    lives = timestep.discount.copy()
+    lives[1, 0] = lives[2, 2] = 0
+    batch = batch._replace(timestep=timestep._replace(discount=lives))
+    (_, logs), _ = gradient(params, batch)
+    want = by_hand(agent.config, batch, logits, value)
+    got = (logs["policy_loss"], logs["value_loss"], logs["return"])
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 def experiment(**replay):

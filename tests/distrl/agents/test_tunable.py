@@ -9,9 +9,10 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents import settings
-from distrl.agents.a2c import A2CConfig
+from distrl.agents.a2c import A2C, A2CConfig
 from distrl.agents.action_noise import NoiseSchedule
 from distrl.agents.ddpg import DDPGConfig
+from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.r2d2 import R2D2Config
@@ -19,8 +20,10 @@ from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
 from distrl.agents.tunable import Tunable, hyperparameters, with_hyperparameters
 from distrl.errors import ConfigError
+from distrl.gradients.comparison import check_own_loss
 from distrl.learning.random_batches import random_batch
 from distrl.saved.plain_settings import decode, encode
+from distrl.sharing.config import has_one_gradient
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.observations import ObservationNormalizer
@@ -128,6 +131,29 @@ def test_settings_of_the_algorithm_in_it_can_be_replaced():
         assert settings.with_settings(changed, evaluation_epsilon=0.5) == config
 
 
+class OwnA2C(A2C):
+    """The gradients of whose shares are compared, as of all agents that are not the package's."""
+
+
+class OwnConfig(A2CConfig):
+    def make(self, env_spec):
+        return OwnA2C(self, env_spec)
+
+
+def test_its_gradients_can_be_computed_in_shares():
+    agent = Tunable(OwnConfig(SMALL), RANGES).make(SPEC)
+    agent.check_shares()
+    assert has_one_gradient(agent)
+    check_own_loss(agent, 5)
+    recurrent = Tunable(R2D2Config(LSTM, burn_in=2, n_step=1), {"discount": (0.5, 0.9)}).make(SPEC)
+    batch = random_batch(recurrent, 6, 8)
+    assert recurrent.num_real(batch) == recurrent.agent.num_real(batch)
+    several = Tunable(PPOConfig(SMALL), {"clip_ratio": (0.1, 0.3)}).make(SPEC)
+    assert not has_one_gradient(several)
+    with pytest.raises(ConfigError, match="PPO makes its updates itself"):
+        several.check_shares()
+
+
 def test_it_can_be_saved():
     config = Tunable(A2CConfig(SMALL), RANGES)
     assert decode(encode(config)) == config
@@ -150,6 +176,18 @@ def test_it_can_be_saved():
                 TD3Config(exploration=NoiseSchedule(end=0.0)), {"exploration_noise": (0.1, 1.0)}
             ),
             "TD3Config.exploration_noise cannot change while it learns: the schedule",
+        ),
+        (
+            lambda: Tunable(DQNConfig(), {"value_max": (5.0, 20.0)}),
+            "DQNConfig.value_max cannot change while it learns: without atoms nothing uses it",
+        ),
+        (
+            lambda: Tunable(DQNConfig(num_atoms=5), {"value_max": (5.0, 20.0)}),
+            "DQNConfig.value_max cannot change while it learns: the atoms stand for fixed",
+        ),
+        (
+            lambda: Tunable(DQNConfig(num_atoms=5), {"huber_delta": (0.5, 2.0)}),
+            "DQNConfig.huber_delta cannot change while it learns: with several atoms",
         ),
     ],
 )
