@@ -95,12 +95,13 @@ class Member:
             self._forget()
         self._life = life
 
-    def get_ready(self, sizes: frozenset[int], request: bytes) -> str | None:
+    def get_ready(self, sizes: frozenset[int], request: bytes, ask: bool = True) -> str | None:
         """Takes the answer of a worker that gets ready; asks one that does not. Never waits.
 
         Args:
           sizes: of the shares to get ready for.
           request: for `GradientService.prepare`.
+          ask: whether it may be asked now: it computes no share until it is ready.
 
         Returns:
           What is wrong, if anything is. It is asked again.
@@ -118,14 +119,16 @@ class Member:
                     self.sizes |= self._asked
                     self.shared = header["shared"]
         idle = self.preparing is None and self._life is not None and now >= self._ask_at
-        if idle and not sizes <= self.sizes:
+        if ask and idle and not sizes <= self.sizes:
             self._asked = sizes
             self.preparing = self.connection.prepare(request)
         return problem
 
     def can_take(self, sizes: frozenset[int], number: int) -> bool:
         """Returns whether it may compute a share of any of these sizes in this update."""
-        return self.assignment is None and sizes <= self.sizes and number >= self._back_at
+        if self.assignment is not None or self.preparing is not None:
+            return False
+        return sizes <= self.sizes and number >= self._back_at
 
     def assign(self, request: bytes, number: int, share: int) -> None:
         """Has it compute a share. Args: request: for `GradientService.compute`."""

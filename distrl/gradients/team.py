@@ -270,8 +270,13 @@ class GradientTeam:
             "sizes": sorted(wanted),
             "memory": self._memory.address,
         }
+        shares = frozenset(extent.size for extent in self._extents(self._count))
+        is_ready = any(wanted <= member.sizes for member in self._members)
         for member in self._members:
-            problem = member.get_ready(wanted, pack(header))
+            # Of those that compute the present shares, one at a time compiles the next ones.
+            others = any(each.preparing for each in self._members if each is not member)
+            waits = others and not is_ready and shares <= member.sizes
+            problem = member.get_ready(wanted, pack(header), ask=not waits)
             if problem is not None:
                 self._printer(problem)
         # As soon as one has compiled the new shares; others join when they have.

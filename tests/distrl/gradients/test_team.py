@@ -1,5 +1,7 @@
 """A learner with gradient workers learns what it learns alone, whatever becomes of the workers."""
 
+import threading
+
 import jax
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from distrl.learner import Learner
 from distrl.types import Sample
 from tests.distrl.learner_group.test_devices import DISCRETE, LENGTH, Prioritized, make_batch
 from tests.support.gradient_workers import share_gradients, thread_workers
+from tests.support.waiting import until
 
 BATCH = 5  # does not split evenly
 AGENT = DQNConfig(NetworkConfig(hidden_sizes=(8,)), target_period=3).make(DISCRETE)
@@ -121,6 +124,39 @@ def test_a_team_that_loses_all_its_workers_computes_itself():
         learn(learner, 2, first=7)
         assert team.local >= 3
         check_same(learner, 9)
+
+
+def test_workers_compile_other_shares_one_at_a_time_while_the_others_compute():
+    asked, go_on = [], threading.Event()
+
+    def slow(worker):
+        prepare = worker.prepare
+
+        def prepared(request):
+            asked.append(worker.name)
+            return worker._calls.submit(lambda: go_on.wait(60) and prepare(request).result())
+
+        worker.prepare = prepared
+
+    with thread_workers(AGENT, LENGTH, BATCH, 3) as workers:
+        learner, team = make_learner(workers)
+        learn(learner, 2)
+        for worker in workers:
+            slow(worker)
+        team.assign([0, 1])
+        before = workers[1].computed
+        learn(learner, 3, first=2)
+        assert set(asked) == {"gradient_worker/0"}
+        assert workers[1].computed == before + 9  # the shares of three
+        assert (team.late, team.local) == (0, 0)
+        go_on.set()
+
+        def learn_one():
+            learn(learner, 1, first=learner.version)
+            return team._count == 2
+
+        until(learn_one, "shares of two", 60.0)
+        check_same(learner, learner.version)
 
 
 def test_a_share_is_late_after_five_usual_times():
