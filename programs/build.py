@@ -163,6 +163,7 @@ class Builder:
         *,
         index: int = 0,
         life: int = 0,
+        is_service: bool = False,
         batch_sizes: Sequence[int] = (),
         codec: InferenceCodec | None = None,
     ) -> Inferencer:
@@ -173,13 +174,14 @@ class Builder:
           max_streams: streams that it serves at most.
           index: of the inferencer, or of the actor that it belongs to.
           life: its node's life.
+          is_service: it has a node, whose index and lives are not an actor's.
           batch_sizes, codec: see `Inferencer`.
         """
         self.start_backend()
         return Inferencer(
             self.agent,
             variables,
-            seed=self.seed("inferencer", index, life),
+            seed=self.seed("inference service" if is_service else "inferencer", index, life),
             max_streams=max_streams,
             batch_sizes=batch_sizes,
             codec=codec,
@@ -267,14 +269,8 @@ class Builder:
             config = dataclasses.replace(
                 config, samples_per_insert=None, error_buffer=None, strict_ratio=False
             )
-        table = LocalTable(
-            self.struct,
-            config,
-            batch_size,
-            self.task.name,
-            self.seed("replay", self.task.index),
-            self.task.actors.num_streams,
-        )
+        seed, streams = self.seed("replay", self.task.index), self.task.actors.num_streams
+        table = LocalTable(self.struct, config, batch_size, self.task.name, seed, streams)
         if saved is not None:
             table.restore(Stored(saved, Columns(self.struct, config.unroll_length), config))
         return LocalReplayBuffer(table, self.struct, config, batch_size, stop=stop)

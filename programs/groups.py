@@ -101,6 +101,12 @@ FLOWS: dict[tuple[str, str], tuple[str, str]] = {
 _OTHERS_PHASE = 4  # of groups that a user's own program adds
 
 
+def learner_name(experiment: "Experiment", task: str) -> str:
+    """Returns the node that learns a task: several that share parameters have one."""
+    nodes = enumerate(experiment.learner_nodes)
+    return next(f"{LEARNER.name}/{index}" for index, tasks in nodes if task in tasks)
+
+
 def num_services(experiment: "Experiment") -> int:
     """Returns the inferencers of a program that has any: each acting task has its own."""
     return experiment.inference.num_inferencers * len(experiment.acting_tasks)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distrl.programs.build import Builder
-from distrl.programs.groups import ACTOR, LEARNER, REPLAY
+from distrl.programs.groups import ACTOR, LEARNER, REPLAY, learner_name
 from distrl.programs.remote import RESTART_TIMEOUT_S
 from distrl.programs.running.progress import patience
 from distrl.programs.running.shared_files import check_not_lost
@@ -90,7 +90,7 @@ def learner_client(
       replay: the table.
       stop: event that is set when the program stops.
     """
-    task, name = builder.task, f"{LEARNER.name}/{builder.task.index}"
+    task, name = builder.task, learner_name(builder.experiment, builder.task.name)
     if replay.servers is None:
         check_not_lost(replay.table, segment.TABLE, replay.node)
         return _shared_client(builder, replay.table, stop, name)

@@ -53,6 +53,7 @@ def add_inferencers(
         return _add_with_slots(program, task, learner, monitor)
     timeout = task.inference.timeout
     endpoints_of = []  # of each inferencer
+    before = len(program.program.groups.get(INFERENCER.name, ()))  # other tasks'
     for index in range(num_inferencers):
         more = [] if program.builtin else _endpoints(program, task, index)
         served = program.new_frame_endpoint() if program.builtin else None
@@ -61,6 +62,7 @@ def add_inferencers(
             InferencerNode,
             task.name,
             index,
+            f"{INFERENCER.name}/{before + index}",
             learner,
             monitor,
             more,
@@ -88,6 +90,7 @@ def _add_with_slots(
     messages = InferenceMessages(task.make_agent())
     num_inferencers = task.inference.num_inferencers
     services = []
+    before = len(program.program.groups.get(INFERENCER.name, ()))  # other tasks'
     for index in range(num_inferencers):
         slots = f"{task.name}-{program.unique_name}-inferencer-{index}"
         count = _clients(task, index)
@@ -98,6 +101,7 @@ def _add_with_slots(
             InferencerNode,
             task.name,
             index,
+            f"{INFERENCER.name}/{before + index}",
             learner,
             monitor,
             (),
@@ -120,6 +124,7 @@ class InferencerNode:
         experiment: Experiment,
         task: str,
         index: int,
+        name: str,
         learner: NodeHandle,
         monitor: NodeHandle,
         endpoints: Sequence[Any],
@@ -129,7 +134,8 @@ class InferencerNode:
         """Args:
         experiment: what to train.
         task: name of the task.
-        index: index of the inferencer.
+        index: index of the inferencer among the task's.
+        name: the node's.
         learner: where the parameters come from.
         monitor: takes its reports.
         endpoints: more addresses, Launchpad's, at which `inference` is served. Courier's server
@@ -165,6 +171,7 @@ class InferencerNode:
             # Inferencers of several tasks draw different numbers.
             index=index + builder.task.index * config.num_inferencers,
             life=heartbeat.life,
+            is_service=True,
             batch_sizes=sizes,
             codec=messages,
         )
@@ -182,7 +189,6 @@ class InferencerNode:
                 )
         else:
             self._service = SlotServer(inferencer, messages, file, heartbeat)
-        name = f"{INFERENCER.name}/{index}"
         self._times = TimeReports(monitor, task, name, self._service.times)
 
     def inference(self, data: bytes) -> bytes:

@@ -24,7 +24,7 @@ from distrl.learner_group.devices import check_gpus
 from distrl.metrics.reports import SPENT, Report
 from distrl.multi_agent.learner_turns import Turn
 from distrl.programs.build import Builder, print_line
-from distrl.programs.groups import ACTOR, INFERENCER
+from distrl.programs.groups import ACTOR, INFERENCER, learner_name
 from distrl.programs.nodes.process import owner_of_files, stops_in_order
 from distrl.programs.program import NodeHandle
 from distrl.programs.remote import Reporter
@@ -106,7 +106,7 @@ class TaskLearner:
         check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")
         self._replay = learner_client(builder, replay, self._stop)
         self._monitor = setup.monitor
-        self.reporter = Reporter(setup.monitor, task, f"learner/{self.task.index}")
+        self.reporter = Reporter(setup.monitor, task, learner_name(experiment, task))
         self._acted_before, self._steps_of_actors = setup.acted_before, steps_of(ACTOR.name)
         checkpoint = _checkpoint_config(experiment.checkpoint)
         self._counters_timeout = min(_COUNTERS_S, checkpoint.grace / 4)
