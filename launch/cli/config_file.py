@@ -1,6 +1,7 @@
 """`--config_file`: flags and settings from a file, such as the `config.json` of a run."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from distrl.launch.run_dir.config_diff import flat
 
 _NOT_AGAIN = ("config_file", "run_dir")  # of a run's command
 _SETTINGS = "config"  # key of the settings in a file that a user writes
+_SIZED = re.compile(r"config\.(policies\.\w+\.)?(learner|replay)\.")  # which follow the actors
 
 
 class ConfigFile(NamedTuple):
@@ -29,7 +31,9 @@ class ConfigFile(NamedTuple):
     of_run: bool
 
     def setting_words(self, values: flags.FlagValues) -> list[str]:
-        """Returns the settings as flags, which must be defined: those that are not the default.
+        """Returns the settings as flags, which must be defined.
+
+        Of a run, most of which were never chosen, defaults are left out where nothing changes them.
 
         Raises:
           ConfigError: there is no such setting.
@@ -43,7 +47,8 @@ class ConfigFile(NamedTuple):
                     f"--config_file: there is no setting {name.partition('.')[2]!r}; "
                     "`distrl train --help` lists all"
                 )
-            if _plain(values[name].default) != value:
+            as_default = self.of_run and not _SIZED.match(name)
+            if not as_default or _plain(values[name].default) != value:
                 words.append(_word(name, value))
         return words
 

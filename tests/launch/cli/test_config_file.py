@@ -96,6 +96,22 @@ def test_a_file_that_a_user_writes(experiment_of, tmp_path: Path):
     assert made.learner.timeout == 9.0
 
 
+@pytest.mark.parametrize("of_run", [False, True])
+def test_sizes_in_a_file_are_those_of_flags(experiment_of, of_run):
+    """Also the batch size that would be the default with fewer actors."""
+    preset = ("--env=CartPole-v1", "--agent=ppo")
+    batch_size = experiment_of(*preset)[0].learner.batch_size
+    sizes = {"actors.num_actors": 4, "learner.batch_size": batch_size, "replay.max_size": 64}
+    wanted, _ = experiment_of(*preset, *(f"--config.{name}={n}" for name, n in sizes.items()))
+    data = {"env": "CartPole-v1", "agent": "ppo", "config": sizes}
+    if of_run:  # made by another version, whose command did not need the flags
+        data = {"command": ["distrl train", *preset], **config_diff.describe(wanted)}
+    Path("sizes.json").write_text(json.dumps(data))
+    made, _ = experiment_of("--config_file=sizes.json")
+    assert made.learner.batch_size == batch_size
+    assert (made.learner, made.replay) == (wanted.learner, wanted.replay)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
