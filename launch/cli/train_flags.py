@@ -1,12 +1,13 @@
 """The flags of `distrl train`, besides the experiment's settings and those of several machines."""
 
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from absl import flags
 
 from distrl.errors import ConfigError
-from distrl.launch.cli.config_flags import SettingParser
+from distrl.launch.cli.config_flags import PREFIX, SettingParser
 from distrl.launch.launch_types import LAUNCH_TYPES, LIVE, LOCAL_MP, TERMINALS
 from distrl.programs import AUTO, TOPOLOGIES
 from distrl.programs.substrate import AUTO as AUTO_SUBSTRATE
@@ -147,7 +148,7 @@ def joined_flags(words: Sequence[str], values: flags.FlagValues) -> list[str]:
       values: the flags that there are.
     """
     return [
-        parts[0] if name is None or not parts[1:] else f"--{name}={parts[1]}"
+        parts[0] if name is None else f"--{'='.join([parts[0].lstrip('-'), *parts[1:]])}"
         for name, parts in _split(words, values)
     ]
 
@@ -158,13 +159,18 @@ def _split(
     """Yields each flag's name and its words; None: words that are no flags."""
     rest = iter(words)
     for word in rest:
-        name, equals, _ = word.lstrip("-").partition("=")
-        if word == "--" or not word.startswith("-") or not name:
+        if word == "--":
             yield from ((None, [each]) for each in (word, *rest))
-            return  # absl takes no flags after the first other word
+            return  # absl takes no flags after it
+        name, equals, _ = word.lstrip("-").partition("=")
+        if not word.startswith("-") or not name:
+            yield None, [word]
+            continue
         parts = [word]
-        if not equals and name in values and not values[name].boolean:
-            parts += [value for value in [next(rest, None)] if value is not None]
+        # Those of settings, which all take a value, may not be defined yet.
+        is_setting = name.startswith(f"{PREFIX}.")
+        if not equals and (not values[name].boolean if name in values else is_setting):
+            parts += itertools.islice(rest, 1)
         yield name, parts
 
 

@@ -139,7 +139,8 @@ def _folder(values: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
     for name in (*search.grid, *search.random):
         if name in names:
             raise ConfigError(f"sweep: --{name} is both given for all trials and tried")
-    first = next((word.partition("=")[2] for word in words if word.startswith("--seed=")), first)
+    seeds = [word.partition("=")[2] for word in words if word.startswith("--seed=")]
+    first = [first, *seeds][-1]
     words = [word for word in words if not word.startswith("--seed=")]
     if not names & {"topology", "config_file"} and "topology" not in {*search.grid, *search.random}:
         words.append("--topology=single_process")  # trials share the machine
@@ -151,7 +152,9 @@ def _folder(values: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
 def _seeds(text: str, first: str) -> list[int]:
     """Returns the seeds: `text` has their number, or the seeds themselves."""
     parts = split_values(text)
-    if not all(part.removeprefix("-").isdecimal() for part in (*parts, first)):
+    if not _is_whole(first):
+        raise ConfigError(f"--seed={first}: expected a whole number")
+    if not all(map(_is_whole, parts)):
         raise ConfigError(f"--seeds={text}: expected a number of seeds, or seeds with commas")
     if len(parts) == 1 and int(text) < 1:
         raise ConfigError(f"--seeds must be 1 or more, got {text}")
@@ -160,6 +163,10 @@ def _seeds(text: str, first: str) -> list[int]:
         flag = f"--seeds={text}" if len(parts) > 1 else f"--seed={first}"
         raise ConfigError(f"{flag}: a seed must be 0 or more, got {min(seeds)}")
     return list(dict.fromkeys(seeds))
+
+
+def _is_whole(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
 
 
 def check(folder: SweepFolder) -> _Need:

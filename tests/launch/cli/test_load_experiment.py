@@ -11,7 +11,7 @@ import pytest
 from absl import flags
 
 from distrl.launch.cli import load_experiment
-from distrl.launch.cli.train_flags import without_flags
+from distrl.launch.cli.train_flags import joined_flags, without_flags
 
 FILE = """
 import beside
@@ -84,12 +84,20 @@ def words_flags() -> flags.FlagValues:
         ("--namespace=b --name=a", "--namespace=b"),
         ("--run_dir", ""),
         ("--config.a.b=3 --run_dir X", "--config.a.b=3"),
+        ("--config.a.b 3 --run_dir X", "--config.a.b 3"),
+        ("word --run_dir=X - --run_dir Y", "word -"),
         ("--env=a -- --run_dir=X", "--env=a -- --run_dir=X"),
     ],
 )
 def test_a_flag_is_left_out_however_it_is_written(words: str, left: str):
     kept = without_flags(words.split(), ("run_dir", "slurm", "name"), words_flags())
     assert kept == left.split()
+
+
+def test_flags_are_joined_however_they_are_written():
+    words = "-env a --config.a.b 3 -run_dir=X word --nolight -light --name"
+    joined = "--env=a --config.a.b=3 --run_dir=X word --nolight --light --name"
+    assert " ".join(joined_flags(words.split(), words_flags())) == joined
 
 
 def test_the_folder_is_not_put_on_the_path_twice(folder: Path):

@@ -321,6 +321,7 @@ def test_as_many_as_fit(monkeypatch):
         ([*BASE, "--seeds=-1,2"], "--seeds=-1,2: a seed must be 0 or more, got -1"),
         ([*BASE, "--seeds=--1"], "--seeds=--1: expected a number of seeds, or seeds with commas"),
         ([*BASE, "--seed=-3", "--seeds=2"], "--seed=-3: a seed must be 0 or more, got -3"),
+        ([*BASE, "--seed=abc"], "--seed=abc: expected a whole number"),
         ([*BASE, "--grid", "seed=1,2"], "sweep: --seed: for seeds of the trials use --seeds=3"),
         ([*BASE, "--grid", "config.seed=3,4"], "sweep: --config.seed: for seeds of the trials"),
         ([*BASE, "--config.seed=7"], "sweep: --config.seed: for seeds of the trials use --seeds=3"),
@@ -344,13 +345,27 @@ def test_bad_sweeps_are_refused_before_anything_starts(tmp_path, monkeypatch, wo
     assert not list(tmp_path.iterdir())
 
 
-def test_a_sweep_is_extended_by_its_own_flags_alone(tmp_path):
-    def folder(*words):
-        own = sweep._define_flags()
-        words = own(["distrl sweep", f"--dir={tmp_path / 's'}", *words], known_only=True)[1:]
-        with flagsaver.flagsaver():
-            return sweep._folder(own, words)
+@pytest.fixture
+def folder(tmp_path):
+    """A function that returns the sweep that flags describe."""
 
+    def make(*words):
+        values = sweep._define_flags()
+        words = values(["distrl sweep", f"--dir={tmp_path / 's'}", *words], known_only=True)[1:]
+        with flagsaver.flagsaver():
+            return sweep._folder(values, words)
+
+    return make
+
+
+@pytest.mark.parametrize("words", [["-seed=3"], ["--seed=1", "--config.a.b", "4", "--seed", "3"]])
+def test_the_first_seed_however_it_is_written(folder, words):
+    made = folder(*BASE, *words, "--seeds=2")
+    assert [trial.seed for trial in made.trials] == [3, 4]
+    assert not any("seed" in word for word in made.words)
+
+
+def test_a_sweep_is_extended_by_its_own_flags_alone(tmp_path, folder):
     first = folder(*BASE, f"--grid={LR}=1e-3,2e-3", "--seed=5", "--seeds=2", "--jobs=2")
     (tmp_path / "s").mkdir()
     first.write()
