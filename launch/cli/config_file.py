@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from distrl.errors import ConfigError
-from distrl.launch.cli.train_flags import without_flags
+from distrl.launch.cli.train_flags import SHORT, without_flags
 from distrl.launch.run_dir.config_diff import flat
 
 _NOT_AGAIN = ("config_file", "run_dir")  # of a run's command
@@ -65,9 +65,12 @@ def read(path: str, values: flags.FlagValues) -> ConfigFile:
     """
     data = _load(Path(path))
     if "experiment" in data and isinstance(data["experiment"], Mapping):
-        words = without_flags(list(data.get("command", []))[1:], _NOT_AGAIN, values)
+        settings = flat(data["experiment"], "config.")
+        # Its settings have what these flags came to, one form of which overrode the other.
+        both = [name for pair in SHORT.items() if pair[1] in settings for name in pair]
+        words = without_flags(list(data.get("command", []))[1:], (*_NOT_AGAIN, *both), values)
         words += [] if "topology" not in data else [_word("topology", data["topology"])]
-        return ConfigFile(words, flat(data["experiment"], "config."), True)
+        return ConfigFile(words, settings, True)
     settings = data.pop(_SETTINGS, None) or {}
     if not isinstance(settings, Mapping):
         raise ConfigError(f"--config_file: {path}: `config` must have settings by name")

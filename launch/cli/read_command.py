@@ -47,21 +47,24 @@ def read_command(
     """
     arguments = list(arguments)
     values(arguments, known_only=True)
+    of_line = arguments[1:]
     stored: config_file.ConfigFile | None = None
     if values.config_file is not None:
         stored, given = config_file.read(values.config_file, values), machine_flags.given(values)
-        values([arguments[0], *stored.words, *arguments[1:]], known_only=True)
-        words = stored.words
+        words = train_flags.without_replaced(stored.words, of_line, values)
+        values([arguments[0], *words, *of_line], known_only=True)
         if stored.of_run:  # which may have been on other machines
             names = [name for name in machine_flags.given(values) if name not in given]
             words = machine_flags.drop_unfit(names, words, _taken(values), values)
-        arguments = [arguments[0], *words, *arguments[1:]]
+        arguments = [arguments[0], *words, *of_line]
     topology = check_topology(values.topology, values.substrate)
     with deferred_checks():  # flags may mend what a preset or a file has
         experiment = load_experiment(values, load)
         config_flags.define_flags(experiment, values=values)
         if stored is not None:
-            arguments = [arguments[0], *stored.setting_words(values), *arguments[1:]]
+            words = train_flags.without_replaced(stored.setting_words(values), of_line, values)
+            arguments = [arguments[0], *words, *arguments[1:]]
+        train_flags.check_forms(arguments[1:], values)
         train_flags.parse_all_but_launchpads(arguments, values)
         experiment = apply_settings(experiment, values)
     machine_flags.check_flags(_taken(values), values)

@@ -15,6 +15,9 @@ from distrl.programs.substrate import SUBSTRATES
 
 _LAUNCHPAD_FLAG = re.compile(r"--?(no)?(lp_(?!launch_type)|tmux_)")
 BUDGETS = ("max_env_steps", "max_episodes", "max_trained_steps")
+SHORT = {"seed": "config.seed", **{name: f"config.goal.{name}" for name in BUDGETS}}
+"""The settings that have a short flag, by its name."""
+_LONG = {setting: name for name, setting in SHORT.items()}
 _HELP_FLAGS = ("--help", "-help", "--helpshort", "--helpfull", "-h")
 
 flags.DEFINE_string(
@@ -151,6 +154,33 @@ def joined_flags(words: Sequence[str], values: flags.FlagValues) -> list[str]:
         parts[0] if name is None else f"--{'='.join([parts[0].lstrip('-'), *parts[1:]])}"
         for name, parts in _split(words, values)
     ]
+
+
+def check_forms(words: Sequence[str], values: flags.FlagValues) -> None:
+    """Raises ConfigError for a setting that is given by its short flag and by its long one."""
+    joined = [word.lstrip("-") for word in joined_flags(words, values) if "=" in word]
+    given = dict(word.split("=", 1) for word in joined)
+    for name, setting in SHORT.items():
+        if given.keys() >= {name, setting}:
+            raise ConfigError(
+                f"--{name}={given[name]} is short for --{setting}, which is {given[setting]} here; "
+                "leave one of them out"
+            )
+
+
+def without_replaced(
+    words: Sequence[str], by: Sequence[str], values: flags.FlagValues
+) -> list[str]:
+    """Returns words without the flags that other words give in their other form.
+
+    Args:
+      words: flags of a file.
+      by: flags of the command line: one that is short replaces a long one, and the other way round.
+      values: the flags that there are.
+    """
+    given = {name for name, _ in _split(by, values)}
+    replaced = [other for name, other in {**SHORT, **_LONG}.items() if name in given]
+    return without_flags(words, replaced, values)
 
 
 def _split(

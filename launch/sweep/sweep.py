@@ -13,7 +13,7 @@ from distrl.launch.cli import config_file
 from distrl.launch.cli.auto import without_measuring
 from distrl.launch.cli.load_experiment import load_experiment
 from distrl.launch.cli.read_command import read_command
-from distrl.launch.cli.train_flags import BUDGETS, joined_flags
+from distrl.launch.cli.train_flags import BUDGETS, SHORT, joined_flags
 from distrl.launch.run_dir.folder import folder_in_runs, folder_of_flag
 from distrl.launch.runs.text_table import print_table
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
@@ -136,8 +136,9 @@ def _folder(values: flags.FlagValues, words: Sequence[str]) -> SweepFolder:
             raise ConfigError(f"sweep: --{name} is not for a sweep: {_NOT_OF_TRIALS[name]}")
         if name == _SEED or (name == "seed" and name not in names):
             raise ConfigError(f"sweep: --{name}: {_OF_SEEDS}")
+    settings = {SHORT.get(name, name) for name in names}
     for name in (*search.grid, *search.random):
-        if name in names:
+        if SHORT.get(name, name) in settings:
             raise ConfigError(f"sweep: --{name} is both given for all trials and tried")
     seeds = [word.partition("=")[2] for word in words if word.startswith("--seed=")]
     first = [first, *seeds][-1]

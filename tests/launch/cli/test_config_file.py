@@ -112,6 +112,35 @@ def test_sizes_in_a_file_are_those_of_flags(experiment_of, of_run):
     assert (made.learner, made.replay) == (wanted.learner, wanted.replay)
 
 
+SHORT, LONG = (3000, 3), (9000, 5)
+
+
+@pytest.mark.parametrize("file", ["run", "short", "long"])
+def test_a_flag_replaces_that_of_a_file_in_its_other_form(experiment_of, file):
+    steps, seed = SHORT
+    short = ("--max_env_steps=9000", "--seed=5")
+    long = ("--config.goal.max_env_steps=9000", "--config.seed=5")
+    data = {"max_env_steps": steps, "seed": seed}
+    if file == "long":
+        data = {"config": {"goal": {"max_env_steps": steps}, "seed": seed}}
+    elif file == "run":
+        first, command = experiment_of(*FLAGS)
+        data = {"command": command, "topology": "single_process", **config_diff.describe(first)}
+    Path("file.json").write_text(json.dumps(data))
+    for words, wanted in (((), SHORT), (short, LONG), (long, LONG)):
+        made, command = experiment_of("--config_file=file.json", *words)
+        assert (made.goal.max_env_steps, made.seed) == wanted
+        again, _ = experiment_of(*(word for word in command[1:] if "config_file" not in word))
+        assert (again.goal, again.seed) == (made.goal, made.seed)
+
+
+def test_both_forms_of_a_flag_are_refused(status_of, capsys):
+    words = ("--max_env_steps", "3000", "--config.goal.max_env_steps=9000")
+    assert status_of("train", "--topology=single_process", *words) == 2
+    message = "--max_env_steps=3000 is short for --config.goal.max_env_steps, which is 9000 here;"
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -327,6 +327,14 @@ def test_as_many_as_fit(monkeypatch):
         ([*BASE, "--config.seed=7"], "sweep: --config.seed: for seeds of the trials use --seeds=3"),
         ([*BASE, "--random", "config.seed=int:1:9", "--trials=2"], "sweep: --config.seed: for"),
         ([*BASE, "--grid", "agent=ppo,dqn"], "--agent is both given for all trials and tried"),
+        (
+            [*BASE, "--grid", "config.goal.max_env_steps=1000,2000"],
+            "--config.goal.max_env_steps is both given for all trials and tried",
+        ),
+        (
+            [*BASE[:3], "--config.goal.max_env_steps=9", "--grid", "max_env_steps=1000,2000"],
+            "--max_env_steps is both given for all trials and tried",
+        ),
         ([*BASE, "--run_dir=x"], "sweep: --run_dir is not for a sweep: a sweep names its trials'"),
         ([*BASE[:3], "--seeds=2"], "a trial whose goal is out of reach would never end; give all"),
         ([*BASE, "--config.learner.num_gpus=1"], "JAX_PLATFORMS=cpu hides them; unset it"),
