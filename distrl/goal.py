@@ -115,6 +115,11 @@ class Goal:
         alone = all(getattr(self, name) is None for name in ends)
         return dataclasses.replace(self, mean_return=return_threshold if alone else None)
 
+    def within(self, other: "Goal") -> "Goal":
+        """Returns the goal with another one's budgets where it has none."""
+        budgets = {name: getattr(other, name) for name in _BUDGETS if getattr(self, name) is None}
+        return dataclasses.replace(self, **budgets)
+
     def check(self, spec: EnvironmentSpec) -> None:
         """Raises ConfigError for a goal that no run in this environment could reach."""
         if self.success_rate is not None and "success" not in spec.env_info:

@@ -25,8 +25,8 @@ class LearnedPolicy:
       replay: how experience reaches the learner.
       learner: settings of the learner.
       transforms: transforms of time steps, in order, from the raw one to the agent.
-      goal: when the policy counts as learned; the run ends when all of them do. None: the
-        experiment's.
+      goal: when the policy counts as learned; the run ends when all of them do. Budgets that it
+        leaves out are the experiment's. None: the experiment's goal.
       learns_from: name of the policy from whose steps it learns, instead of acting itself: an
         auxiliary task, or an algorithm that learns from others' actions.
     """
@@ -59,10 +59,5 @@ class LearnedPolicy:
         )
 
     def goal_within(self, experiment: Goal) -> Goal:
-        """Returns the policy's goal; the actors' budgets are those of the experiment's goal."""
-        if self.goal is None:
-            return experiment
-        max_env_steps, max_episodes = experiment.acting_budget
-        return dataclasses.replace(
-            self.goal, max_env_steps=max_env_steps, max_episodes=max_episodes
-        )
+        """Returns the policy's goal; budgets that it leaves out are those of the experiment's."""
+        return experiment if self.goal is None else self.goal.within(experiment)

@@ -1,5 +1,6 @@
 """When a run ends: goals, budgets and their checks."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,8 +9,9 @@ from dm_env import specs as dm_specs
 
 from distrl.errors import ConfigError
 from distrl.goal import Goal, Progress, joined
+from distrl.multi_agent.learned_policy import LearnedPolicy
 from distrl.specs import EnvironmentSpec
-from distrl.testing import CountingEnvironment
+from distrl.testing import CheckingConfig, CountingEnvironment
 
 ENV = CountingEnvironment(0)
 SPEC = EnvironmentSpec(ENV.observation_spec(), ENV.action_spec())
@@ -41,6 +43,15 @@ BUDGETS = (
 def test_any_budget_replaces_the_environments_threshold(budget):
     assert Goal(**{budget: 10}).resolve(475.0).mean_return is None
     assert Goal(9.0, **{budget: 10}).resolve(475.0).mean_return == 9.0
+
+
+def test_budgets_of_an_experiment_count_where_a_policys_goal_has_none():
+    experiment = Goal(400.0, window=9, **dict.fromkeys(BUDGETS, 10))
+    policy = Goal(300.0, max_learner_steps=5)
+    rest = [budget for budget in BUDGETS if budget != "max_learner_steps"]
+    wanted = dataclasses.replace(policy, **dict.fromkeys(rest, 10))
+    assert LearnedPolicy(CheckingConfig(), goal=policy).goal_within(experiment) == wanted
+    assert policy.within(Goal()) == policy
 
 
 @pytest.mark.parametrize(
