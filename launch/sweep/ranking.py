@@ -12,6 +12,7 @@ from distrl.launch.runs.run import Run
 from distrl.launch.runs.text_table import number
 from distrl.launch.supervision.launcher_process import is_running
 from distrl.launch.sweep.folder import SweepFolder, Trial
+from distrl.launch.sweep.search import Key, key
 from distrl.metrics.sinks import METRICS
 from distrl.runtime.files import replacing
 
@@ -63,10 +64,10 @@ def standings(folder: SweepFolder, by: str) -> list[TrialStanding]:
       ConfigError: no run has such a column.
     """
     column, sign = by.lstrip("-"), -1.0 if by.startswith("-") else 1.0
-    groups: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
+    groups: dict[Key, list[Trial]] = {}
     for trial in folder.trials:
         if trial.wanted or trial.is_done:
-            groups.setdefault(tuple(sorted(trial.settings.items())), []).append(trial)
+            groups.setdefault(key(trial.settings), []).append(trial)
     last = {trial.name: last_row(folder, trial) for trial in folder.trials}
     known = dict.fromkeys(name for row in last.values() for name in row)
     if known and column not in known:

@@ -198,6 +198,15 @@ def test_the_order_of_the_table(tmp_path):
         ranking.standings(folder, "loss")
 
 
+def test_equal_values_are_one_line(tmp_path):
+    folder = make_folder(tmp_path, ["1e-3", "3e-4"], (0,))
+    folder.trials += make_folder(tmp_path, ["0.001", "3e-4"], (1,)).trials
+    table = ranking.standings(folder, "mean_return")
+    assert [[trial.name for trial in each.trials] for each in table] == [
+        ["000-seed-0", "000-seed-1"], ["001-seed-0", "001-seed-1"],
+    ]  # fmt: skip
+
+
 def test_damaged_metrics_cost_a_trial_its_figures(tmp_path, capsys):
     folder = make_folder(tmp_path, ["1", "2"])
     for trial, value in zip(folder.trials, ("5", "five"), strict=True):
