@@ -13,7 +13,7 @@ from distrl.agents.defaults import lost_ratio
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError
-from distrl.experiment import Experiment
+from distrl.experiment import Experiment, deferred_checks
 from distrl.launch.cli import config_flags, machine_flags, multi_machine, train_flags
 from distrl.launch.cli.auto import resolve
 from distrl.launch.cli.load_experiment import load_experiment
@@ -223,7 +223,8 @@ def _print_help(arguments: list[str], values: flags.FlagValues) -> int:
 
     train_flags.name_agents(AGENTS, values)
     values(train_flags.without_help(arguments), known_only=True)
-    experiment = load_experiment(values)
+    with deferred_checks():  # flags may mend it
+        experiment = load_experiment(values)
     config_flags.define_flags(experiment)
     print("usage: distrl train [flags]")
     for heading, module in (

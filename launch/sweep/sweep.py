@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from distrl.errors import ConfigError, SpecError
-from distrl.experiment import Experiment
+from distrl.experiment import Experiment, deferred_checks
 from distrl.launch.cli import config_file
 from distrl.launch.cli.auto import without_measuring
 from distrl.launch.cli.load_experiment import load_experiment
@@ -200,7 +200,8 @@ def _experiment(
     names = ("env", "agent", "experiment", "transforms", "config_file")
     key = tuple(str(values[name].value) for name in names)
     if key not in loaded and values.config_file is None:
-        loaded[key] = load_experiment(values)
+        with deferred_checks():  # flags may mend it
+            loaded[key] = load_experiment(values)
     base = loaded.get(key)
     if values.config_file is not None:
         _check_file(values)

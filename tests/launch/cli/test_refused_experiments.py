@@ -104,6 +104,11 @@ def test_flags_mend_what_a_file_has(status_of, capsys, monkeypatch, flag, num_sh
     assert seen == num_shards
 
 
+def test_help_is_given_for_what_flags_may_mend(status_of, capsys):
+    assert status_of("train", f"--experiment={FILE}:more_shards_than_actors", "--help") == 0
+    assert "--config.replay.num_shards" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("free", "warnings"), [(1 << 50, 0), (1 << 10, 1)])
 def test_a_table_for_which_memory_is_short_now_is_warned_of(
     status_of, tmp_path, capsys, monkeypatch, free, warnings

@@ -19,6 +19,7 @@ from distrl.launch.sweep import folder as folder_module
 from distrl.launch.sweep.fit import TrialSlots
 from distrl.launch.sweep.folder import SweepFolder, make_trials
 from distrl.launch.sweep.trials import Runner, ending
+from tests.support.commands import ROOT
 from tests.support.waiting import until
 
 LR = "config.agent.learning_rate"
@@ -380,6 +381,15 @@ def test_the_first_seed_however_it_is_written(folder, words):
     made = folder(*BASE, *words, "--seeds=2")
     assert [trial.seed for trial in made.trials] == [3, 4]
     assert not any("seed" in word for word in made.words)
+
+
+def test_flags_mend_what_a_file_has(folder):
+    file = f"{ROOT}/tests/support/experiments/refused.py:more_shards_than_actors"
+    words = (f"--experiment={file}", "--topology=heavy_env", "--substrate=builtin", BASE[-1])
+    with flagsaver.flagsaver(), pytest.raises(ConfigError, match="num_shards=3 is more than"):
+        sweep.check(folder(*words))
+    with flagsaver.flagsaver():
+        assert sweep.check(folder(*words, "--config.replay.num_shards=2")).gpus == 0
 
 
 def test_a_sweep_is_extended_by_its_own_flags_alone(tmp_path, folder):
