@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from learning import ROOT, Note
@@ -173,22 +174,22 @@ def goals_page(text: str, notes: Sequence[Note]) -> str:
 
 def goal_table(notes: Iterable[Note], by_topology: bool) -> list[str]:
     """Returns the table of the steps to a goal, with one row for all seeds."""
-    rows: dict[tuple[str, str, str], list[Note]] = {}
+    rows: dict[tuple[Any, ...], list[Note]] = {}
     for note in notes:
-        rows.setdefault((note.task, note.agent, note.topology), []).append(note)
+        rows.setdefault(note._replace(seed=0).key, []).append(note)
     last = "topology, replay" if by_topology else "`distrl train ...`"
     lines = [
         f"| task | agent | goal | reached | steps acted | seconds | {last} |",
         "|---|---|---|---|---|---|---|",
     ]
-    for (task, agent, topology), runs in rows.items():
+    for (task, agent, variant, topology, _, goal, _), runs in rows.items():
         runs.sort(key=lambda note: note.seed)
         steps = ", ".join(f"{note.steps / 1000:.0f}k" for note in runs)
         seconds = ", ".join(f"{note.seconds:.0f}" for note in runs)
         missed = ", ".join(f"{note.score:.4g}" for note in runs if not note.reached)
         reached = f"{sum(note.reached for note in runs)} of {len(runs)}"
         lines.append(
-            f"| {task} | {agent} | {runs[0].goal:g} | "
+            f"| {f'{task}, {variant}' if variant else task} | {agent} | {goal:g} | "
             f"{reached}{f' (others at {missed})' if missed else ''} | {steps} | {seconds} | "
             f"{topology if by_topology else f'`{runs[0].command}`'} |"
         )

@@ -59,6 +59,25 @@ def test_runs_are_chosen_by_parts_of_their_names():
     assert [job.seed for job in jobs] == [0, 1, 2, 3, 4]
 
 
+def note(**changes):
+    made = learning.Note(
+        "Pong-v5", "ppo", "", "single_process", 0, "--env=Pong-v5", 18.0, None, True, 1000, 2.0,
+        18.5, None, [], None, {},
+    )  # fmt: skip
+    return made._replace(**changes)
+
+
+def test_only_seeds_share_a_row_of_goals():
+    notes = [note(), note(variant="bfloat16"), note(goal=-15.0), note(seed=1), note(budget=9)]
+    rows = learning_pages.goal_table(notes, by_topology=False)[2:]
+    assert [row.split(" | ")[:4] for row in rows] == [
+        ["| Pong-v5", "ppo", "18", "2 of 2"],
+        ["| Pong-v5, bfloat16", "ppo", "18", "1 of 1"],
+        ["| Pong-v5", "ppo", "-15", "1 of 1"],
+        ["| Pong-v5", "ppo", "18", "1 of 1"],
+    ]
+
+
 @pytest.mark.parametrize("agent", sorted(learning_pages.TITLES))
 def test_pages_are_those_of_the_notes(agent):
     """Where this fails, run `python benchmarks/learning.py --report`."""
