@@ -28,6 +28,8 @@ from typing import Any, NamedTuple
 
 from learning_tasks import TASKS, Task
 
+from distrl.goal import MISSED
+
 ROOT = Path(__file__).resolve().parents[1]
 NOTES = ROOT / "benchmarks" / "learning.jsonl"
 CURVE_POINTS = 60  # kept for each run
@@ -187,7 +189,11 @@ class Runner:
     def _ended(self, folder: Path) -> bool:
         """Whether a run has ended by itself: with its budget spent, or at its goal, or without."""
         path = folder / "result.json"
-        return path.exists() and json.loads(path.read_text())["exit_code"] in (0, 1)
+        if not path.exists():
+            return False
+        result = json.loads(path.read_text())
+        missed = result["exit_code"] == 1 and MISSED in result["reason"]
+        return missed or result["exit_code"] == 0
 
     def _call(self, command: list[str], cores: set[int], output: Any) -> int:
         path = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])

@@ -1,10 +1,12 @@
 """The statistics, the list and the pages of `benchmarks/learning.py`."""
 
+import json
 import sys
 
 import numpy as np
 import pytest
 
+from distrl import goal
 from tests.support.commands import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -76,6 +78,22 @@ def test_only_seeds_share_a_row_of_goals():
         ["| Pong-v5", "ppo", "-15", "1 of 1"],
         ["| Pong-v5", "ppo", "18", "1 of 1"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "ended"),
+    [
+        (0, "1,000 environment steps", True),
+        (1, f"{goal.MISSED}: mean return 3.0 (goal 18) after 1,000 environment steps", True),
+        (1, "learner/0: training has diverged", False),
+        (130, "SIGINT", False),
+    ],
+)
+def test_a_run_that_failed_has_no_result(tmp_path, code, reason, ended):
+    runner = learning.Runner(tmp_path, episodes=0)
+    assert not runner._ended(tmp_path)
+    (tmp_path / "result.json").write_text(json.dumps({"exit_code": code, "reason": reason}))
+    assert runner._ended(tmp_path) == ended
 
 
 @pytest.mark.parametrize("agent", sorted(learning_pages.TITLES))
