@@ -66,6 +66,8 @@ def evaluate(
     """See `distrl.evaluate`. A function is called for the policy once the pool is made."""
     if episodes < 1:
         raise ConfigError(f"evaluate: episodes must be 1 or more, got {episodes}")
+    if seed < 0:
+        raise ConfigError(f"evaluate: seed must be 0 or more, got {seed}")
     if isinstance(policy, (str, Path)) and environment is None and not _is_checkpoint(policy):
         policy = load_run(policy, command="evaluate")
     if isinstance(policy, Run):

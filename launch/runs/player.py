@@ -38,7 +38,7 @@ def player_arguments(command: str) -> Parser:
         .add("--which", choices=("latest", "best"), default="latest")
         .add("--episodes", type=positive)
         .add("--max_steps", type=positive)
-        .add("--seed", type=int, default=0)
+        .add("--seed", type=not_negative, default=0)
         .add("--sample", action="store_true")
         .add("--trust", action="store_true")
         .add("--code", choices=("current", "snapshot"), default="current")
@@ -47,8 +47,17 @@ def player_arguments(command: str) -> Parser:
 
 def positive(text: str) -> int:
     """Returns a whole number from 1 on; raises ArgumentTypeError."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
+    return _whole(text, 1)
+
+
+def not_negative(text: str) -> int:
+    """Returns a whole number from 0 on; raises ArgumentTypeError."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected a whole number from {least} on, got {text!r}")
     return int(text)
 
 

@@ -401,6 +401,9 @@ def test_a_plot_leaves_out_runs_whose_x_does_not_overlap(tmp_path, ranges, out):
 def test_bad_arguments_are_one_line(tmp_path, command, function):
     with pytest.raises(ConfigError, match=rf"^{command}: .*; see `distrl {command} --help`$"):
         function([f"distrl {command}"])
+    if command == "eval":
+        with pytest.raises(ConfigError, match=r"argument --seed: expected a whole number from 0"):
+            function(["distrl eval", str(tmp_path), "--seed=-1"])
     no_run = rf"^{command}: {tmp_path} is not the folder of a run: it has no config.json$"
     with pytest.raises(ConfigError, match=no_run):
         function([f"distrl {command}", str(tmp_path), *[str(tmp_path)] * (command != "eval")])

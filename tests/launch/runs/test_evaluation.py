@@ -87,6 +87,11 @@ def test_a_policy_of_a_fixed_size_is_evaluated_in_as_many_environments():
     np.testing.assert_array_equal(few.lengths, many.lengths[:3])
 
 
+def test_a_negative_seed_is_refused():
+    with pytest.raises(ConfigError, match=r"^evaluate: seed must be 0 or more, got -1$"):
+        distrl.evaluate(make_policy(), ENVIRONMENT, seed=-1)
+
+
 def test_the_folder_of_a_checkpoint_needs_an_environment(tmp_path):
     (tmp_path / MANIFEST).write_text("{}")
     with pytest.raises(ConfigError, match=r"^evaluate: name the environment, as in evaluate\("):
