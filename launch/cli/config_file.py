@@ -80,7 +80,7 @@ def read(path: str, values: flags.FlagValues) -> ConfigFile:
                 f"--config_file: {path}: {name!r} is not a flag that a file may set; "
                 "settings of the experiment go under `config`"
             )
-    words = [_word(name, value) for name, value in data.items()]
+    words = [_flag(name, value) for name, value in data.items() if value is not None]
     return ConfigFile(words, flat(settings, "config."), False)
 
 
@@ -104,6 +104,11 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"--config_file: {path} must have names and values")
     return data
+
+
+def _flag(name: str, value: Any) -> str:
+    """Returns a flag as a word, with a list as absl takes one."""
+    return _word(name, ",".join(map(str, value)) if isinstance(value, list) else value)
 
 
 def _word(name: str, value: Any) -> str:

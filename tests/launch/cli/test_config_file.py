@@ -96,6 +96,14 @@ def test_a_file_that_a_user_writes(experiment_of, tmp_path: Path):
     assert made.learner.timeout == 9.0
 
 
+def test_lists_and_null_in_a_file(experiment_of):
+    names = ["reward_clip", "reward_scale"]
+    Path("mine.json").write_text(json.dumps({"transforms": names, "seed": None}))
+    made, _ = experiment_of("--config_file=mine.json")
+    assert [each.name for each in made.transforms] == names
+    assert made.seed == 0
+
+
 @pytest.mark.parametrize("of_run", [False, True])
 def test_sizes_in_a_file_are_those_of_flags(experiment_of, of_run):
     """Also the batch size that would be the default with fewer actors."""
