@@ -100,14 +100,15 @@ def experiment_of(run: Run, *, file: str | None = None, trust: bool = False) -> 
 
 def _named_file(run: Run) -> str | None:
     """Returns FILE.py[:NAME] as the run's command line has it, with the folder it is in."""
-    words = iter(run.config.get("command") or [])
+    words, file = iter(run.config.get("command") or []), None
     for word in words:
         flag, equals, value = str(word).lstrip("-").partition("=")
         if flag == "experiment" and str(word).startswith("-"):
-            file = value if equals else str(next(words, ""))
-            path = Path(run.config.get("working_folder") or ".", file.partition(":")[0])
-            return f"{path}{file[len(file.partition(':')[0]) :]}"
-    return None
+            file = value if equals else str(next(words, ""))  # of several the last, as absl
+    if file is None:
+        return None
+    name, colon, rest = file.partition(":")
+    return f"{Path(run.config.get('working_folder') or '.', name)}{colon}{rest}"
 
 
 @functools.cache

@@ -74,7 +74,7 @@ def test_an_environment_of_a_file_is_the_files_with_the_runs_settings(tmp_path):
     (tmp_path / "my_file.py").write_text(FILE)
     wrappers = WrapperConfig(max_episode_steps=5, post_process=lambda action, _: action)
     environment = PythonEnvironment(CountingEnvironment, "mine", wrappers)
-    command = ["distrl train", "--experiment", "my_file.py:mine"]
+    command = ["distrl train", "--experiment=replaced.py", "--experiment", "my_file.py:mine"]
     run = make_run(tmp_path / "run", environment, command=command, working_folder=str(tmp_path))
     hint = r"^play: .* code of its own \(CountingEnvironment\): to run that code, which is in "
     with pytest.raises(ConfigError, match=hint + r".*/my_file.py:mine, add --trust; or name"):
