@@ -78,8 +78,8 @@ def check_own_loss(agent: Agent, length: int) -> None:
 def _own_parts(agent: Agent) -> list[str]:
     """Returns what the parts of an agent that are not the package's must do, for the message."""
     inner, transforms = agent, []
-    if isinstance(inner, TransformedAgent):
-        inner, transforms = inner.agent, [transform for transform, _ in inner.transforms]
+    if isinstance(agent, TransformedAgent):
+        inner, transforms = agent.agent, [transform for transform, _ in agent.transforms]
     inner = getattr(inner, "agent", inner)  # of a TunableAgent
     rules = []
     if is_own(inner):

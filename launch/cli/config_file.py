@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import flags
 
 from distrl.errors import ConfigError
-from distrl.launch.cli.train_flags import SHORT, without_flags
+from distrl.launch.cli.train_flags import SHORT, joined_flags, without_flags
 from distrl.launch.run_dir.config_diff import flat
 
 _NOT_AGAIN = ("config_file", "run_dir")  # of a run's command
@@ -30,15 +30,22 @@ class ConfigFile(NamedTuple):
     settings: dict[str, Any]
     of_run: bool
 
-    def setting_words(self, values: flags.FlagValues) -> list[str]:
+    def setting_words(self, values: flags.FlagValues, of_line: Sequence[str]) -> list[str]:
         """Returns the settings as flags, which must be defined.
 
-        Of a run, most of which were never chosen, defaults are left out where nothing changes them.
+        Of a run, most of which were never chosen, defaults are left out where nothing changes them,
+        and where the command line has other actors, which they follow then.
+
+        Args:
+          values: the flags that there are.
+          of_line: flags of the command line.
 
         Raises:
           ConfigError: there is no such setting.
         """
         words = []
+        given = joined_flags(of_line, values)
+        has_actors = any(word.startswith("--config.actors.") for word in given)
         for name, value in self.settings.items():
             if name not in values:
                 if self.of_run:
@@ -47,7 +54,7 @@ class ConfigFile(NamedTuple):
                     f"--config_file: there is no setting {name.partition('.')[2]!r}; "
                     "`distrl train --help` lists all"
                 )
-            as_default = self.of_run and not _SIZED.match(name)
+            as_default = self.of_run and (has_actors or not _SIZED.match(name))
             if not as_default or _plain(values[name].default) != value:
                 words.append(_word(name, value))
         return words

@@ -62,7 +62,9 @@ def read_command(
         experiment = load_experiment(values, load)
         config_flags.define_flags(experiment, values=values)
         if stored is not None:
-            words = train_flags.without_replaced(stored.setting_words(values), of_line, values)
+            words = train_flags.without_replaced(
+                stored.setting_words(values, of_line), of_line, values
+            )
             arguments = [arguments[0], *words, *arguments[1:]]
         train_flags.check_forms(arguments[1:], values)
         train_flags.parse_all_but_launchpads(arguments, values)

@@ -118,6 +118,10 @@ def test_sizes_in_a_file_are_those_of_flags(experiment_of, of_run):
     made, _ = experiment_of("--config_file=sizes.json")
     assert made.learner.batch_size == batch_size
     assert (made.learner, made.replay) == (wanted.learner, wanted.replay)
+    if of_run:  # where these are other ones, defaults follow them
+        flags = ("--config.actors.num_actors", "6", "--config.replay.max_size=200")
+        more, _ = experiment_of("--config_file=sizes.json", *flags)
+        assert more.learner.batch_size == 3 * batch_size
 
 
 SHORT, LONG = (3000, 3), (9000, 5)
