@@ -16,7 +16,7 @@ def with_time_limit(environment: Any, max_episode_steps: int) -> Any:
         environment itself, joint ones if it has several agents. The last one ends as truncated.
 
     Raises:
-      ConfigError: the environment has no such setting.
+      ConfigError: the environment has no such setting, or a limit would lose its rewards.
     """
 
     def shorter(settings: Any) -> Any:
@@ -28,6 +28,7 @@ def with_time_limit(environment: Any, max_episode_steps: int) -> Any:
         limit = getattr(environment, "episode_limit", None)
         limited = environment if limit and limit <= max_episode_steps else shorter(environment)
     elif "wrappers" in fields:
+        _check_rewards(environment, max_episode_steps)
         limited = dataclasses.replace(environment, wrappers=shorter(environment.wrappers))
     else:
         raise ConfigError(
@@ -37,6 +38,24 @@ def with_time_limit(environment: Any, max_episode_steps: int) -> Any:
     if limited is not environment:
         vars(limited).update(_known(environment))
     return limited
+
+
+def _check_rewards(environment: Any, limit: int) -> None:
+    """Raises ConfigError if a wrapper that ends episodes would lose rewards.
+
+    The environment checks its own wrappers where it makes its spec, which is copied here.
+    """
+    late = ""
+    if hasattr(environment, "agents"):
+        if environment.agents().ends_itself:
+            late = "the pending rewards of waiting agents"
+    elif delay := environment.spec().reward_delay:
+        late = f"rewards, which it reports up to {delay} steps late,"
+    if late:
+        raise ConfigError(
+            f"evaluator.max_episode_steps={limit}: {late} would be lost in {environment.name}; let "
+            "it end episodes itself"
+        )
 
 
 def _known(environment: Any) -> dict[str, Any]:

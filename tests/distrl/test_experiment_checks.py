@@ -81,3 +81,14 @@ def test_lists_become_tuples():
     assert LearnedPolicy(PPOConfig(), transforms=transforms).transforms == (RewardClip(2.0),)
     assert SACConfig(hidden_sizes=[64, 32]).hidden_sizes == (64, 32)
     assert NetworkConfig(hidden_sizes=[64]).hidden_sizes == (64,)
+
+
+def test_an_evaluator_does_not_end_episodes_whose_rewards_are_late():
+    class Late(CountingEnvironment):
+        reward_delay = 3
+
+    evaluator = EvaluatorConfig(num_evaluators=1, max_episode_steps=10)
+    late = PythonEnvironment(Late)
+    late.spec()
+    with pytest.raises(ConfigError, match=r"evaluator\.max_episode_steps=10: .* 3 steps late"):
+        Experiment(ENVIRONMENT, DQNConfig(), evaluation_environment=late, evaluator=evaluator)

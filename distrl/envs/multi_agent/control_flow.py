@@ -89,7 +89,7 @@ class ControlFlowStepper:
     def __init__(self, control: ControlFlow):
         """Args: control: the environment."""
         self._control = control
-        self.joint_spec = JointSpec(dict(control.agents()))
+        self.joint_spec = JointSpec(dict(control.agents()), ends_itself=True)
         self._joint = JointSteps(self.joint_spec)
         self._read = {
             agent: (

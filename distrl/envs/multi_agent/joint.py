@@ -46,10 +46,13 @@ class JointSpec:
     Attributes:
       agents: the spec of each agent that the environment may ever have, by id.
       in_turns: whether one agent acts in an environment step, and not all.
+      ends_itself: whether only the environment itself may end an episode: a time limit from outside
+        would lose the pending rewards of its waiting agents.
     """
 
     agents: Mapping[str, specs.EnvironmentSpec]
     in_turns: bool = False
+    ends_itself: bool = False
 
     def __post_init__(self) -> None:
         if not self.agents:

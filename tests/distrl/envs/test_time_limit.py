@@ -2,10 +2,19 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
+from dm_env import specs as dm_specs
 
-from distrl import envs
-from distrl.envs import PythonEnvironment, WrapperConfig
+from distrl import envs, specs
+from distrl.envs import (
+    Act,
+    ControlFlow,
+    End,
+    MultiAgentEnvironment,
+    PythonEnvironment,
+    WrapperConfig,
+)
 from distrl.envs.time_limit import with_time_limit
 from distrl.errors import ConfigError
 from distrl.testing import CountingEnvironment
@@ -45,6 +54,36 @@ def test_an_environment_of_ones_own_needs_no_episode_limit(before, limit):
 def test_an_environment_without_such_a_field_is_refused():
     with pytest.raises(ConfigError, match="NoDataclass has no max_episode_steps to set"):
         with_time_limit(NoDataclass(), 9)
+
+
+class Late(CountingEnvironment):
+    reward_delay = 3
+
+
+class Flow(ControlFlow):
+    """Its agent acts once."""
+
+    def agents(self):
+        number = dm_specs.Array((), np.float32)
+        return {"a": specs.EnvironmentSpec(number, number)}
+
+    def run_one_episode(self):
+        yield Act("a", np.float32(0))
+        yield End("a", np.float32(0))
+
+
+@pytest.mark.parametrize(
+    ("made", "late"),
+    [
+        (PythonEnvironment(Late), "rewards, which it reports up to 3 steps late, .* in Late"),
+        (MultiAgentEnvironment(Flow), "the pending rewards of waiting agents .* in Flow"),
+    ],
+)
+def test_a_limit_that_would_lose_rewards_is_refused(made, late):
+    for _ in range(2):  # before and after the environment knows its spec
+        with pytest.raises(ConfigError, match=rf"^evaluator\.max_episode_steps=9: {late}; let it"):
+            with_time_limit(made, 9)
+        made.spec()
 
 
 def test_several_agents():
