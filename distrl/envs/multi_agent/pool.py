@@ -190,8 +190,8 @@ class AgentPool:
             return ()
         gathered = self._gather(infos, row, position, columns)
         cut = joint.step_type[row] == StepType.LAST
-        cut &= joint.env_info[STEP_TYPE][row, columns[position]] != StepType.LAST
-        if cut.any():  # the pool ended these episodes, and their infos are those of a step before
+        cut &= joint.env_info[PRESENT][row, columns[position]] == 0
+        if cut.any():  # they have no time step in this joint step, and no info
             for name, leaf in gathered.items():
                 leaf[cut] = -1 if name == "success" else 0
         return gathered

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from distrl.envs import MultiAgentEnvironment
+from distrl.envs import MultiAgentEnvironment, PoolConfig, WrapperConfig
 from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.errors import ConfigError, EnvironmentFault
@@ -63,13 +63,22 @@ class Forgetful(Miners):
         return *super().step(actions)[:4], {"a": {}, "b": {}}
 
 
+class Breaking(Miners):
+    """Its second step fails."""
+
+    def step(self, actions):
+        if self._k == 1:
+            raise OSError("the mine has collapsed")
+        return super().step(actions)
+
+
 class Wrong(Miners):
     def info_space(self, agent):
         return spaces.Discrete(3)
 
 
-def play(builder, joint_steps):
-    environment = MultiAgentEnvironment(builder)
+def play(builder, joint_steps, **settings):
+    environment = MultiAgentEnvironment(builder, **settings)
     agents = environment.agents()
     assert set(agents.agents["a"].env_info) == {"dug", "success"}
     pool = AgentPool(
@@ -101,6 +110,16 @@ def test_agents_that_act_together():
         (i, last if k == 3 else mid, [k, 10 * i], i) for k in (1, 2, 3) for i in (0, 1)
     ]  # fmt: skip
     assert play(Miners, 8) == 2 * episode
+
+
+def test_a_time_limit_leaves_the_infos_of_its_step():
+    seen = play(Miners, 3, wrappers=WrapperConfig(max_episode_steps=2))
+    assert seen[4:] == [(i, StepType.LAST, [2, 10 * i], i) for i in (0, 1)]
+
+
+def test_a_fault_leaves_no_infos():
+    seen = play(Breaking, 3, pool=PoolConfig(kind="loop", on_fault="restart"))
+    assert seen[4:] == [(i, StepType.LAST, [0, 0], -1) for i in (0, 1)]
 
 
 def test_agents_that_take_turns():
