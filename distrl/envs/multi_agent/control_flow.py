@@ -179,8 +179,9 @@ class ControlFlowStepper:
             self._open.add(part.agent)
             kind, reward = StepType.FIRST, 0.0
         read, read_info = self._read[part.agent]
-        env_info = () if read_info is None else read_info(part.env_info)
-        return AgentStep(part.agent, kind, reward, discount, read(part.observation), env_info)
+        env_info = () if read_info is None else _copied(read_info(part.env_info))
+        observation = _copied(read(part.observation))
+        return AgentStep(part.agent, kind, reward, discount, observation, env_info)
 
     def _joint_step(self, step_type: int) -> Step:
         """Returns the waiting time steps up to the first agent's second one."""
@@ -192,3 +193,8 @@ class ControlFlowStepper:
         if self._over and not self._waiting:
             step_type = StepType.LAST
         return self._joint.step(step_type, agent_steps.values())
+
+
+def _copied(nest: Nest) -> Nest:
+    """Returns a nest that stays as it is: the generator runs on, and may reuse its arrays."""
+    return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, nest)

@@ -518,6 +518,28 @@ def test_the_function_must_name_a_policy():
     pool.close()
 
 
+class Reusing(Hierarchy):
+    """Has one array for all observations."""
+
+    def run_one_episode(self):
+        seen = np.zeros(1, np.float32)
+        yield Act("manager", seen)
+        seen[0] = 5
+        yield End("manager", seen, truncated=True)
+        seen[0] = -7
+        yield Act("manager", seen)
+        seen[0] = 3
+        yield End("manager", seen)
+
+
+def test_a_control_flow_may_reuse_its_arrays():
+    stepper = MultiAgentEnvironment(Reusing).make_stepper(0)
+    seen = [stepper.reset().observation["manager"]]
+    for _ in range(3):
+        seen.append(stepper.step({"manager": np.float32(0)}).observation["manager"])
+    assert [array.tolist() for array in seen] == [[0], [5], [-7], [3]]
+
+
 class NoEnd(Hierarchy):
     def run_one_episode(self):
         yield Act("manager", np.zeros(1, np.float32))
