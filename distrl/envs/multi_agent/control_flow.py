@@ -156,7 +156,14 @@ class ControlFlowStepper:
             self._request = [request] if isinstance(request, (Act, End)) else list(request)
             for part in self._request:
                 self._waiting.append(self._agent_step(part))
-            if any(isinstance(part, Act) for part in self._request):
+            asked = collections.Counter(p.agent for p in self._request if isinstance(p, Act))
+            twice = [agent for agent, count in asked.items() if count > 1]
+            if twice:
+                raise SpecError(
+                    f"{type(self._control).__name__}.run_one_episode: a list with two Acts of "
+                    f"agent {twice[0]!r}; yield them one after the other"
+                )
+            if asked:
                 return
             answer = None if self._single else [None] * len(self._request)
 

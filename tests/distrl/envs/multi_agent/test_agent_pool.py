@@ -550,8 +550,19 @@ class Nothing(Hierarchy):
         yield from ()
 
 
+class Twice(Hierarchy):
+    def run_one_episode(self):
+        observation = np.zeros(1, np.float32)
+        yield [Act("manager", observation), Act("manager", observation)]
+
+
 @pytest.mark.parametrize(
-    ("control", "message"), [(NoEnd, "have no End"), (Nothing, "in which no agent acts")]
+    ("control", "message"),
+    [
+        (NoEnd, "have no End"),
+        (Nothing, "in which no agent acts"),
+        (Twice, "Twice.run_one_episode: a list with two Acts of agent 'manager'"),
+    ],
 )
 def test_a_wrong_control_flow_is_named(control, message):
     stepper = MultiAgentEnvironment(control).make_stepper(0)
@@ -567,3 +578,20 @@ def test_kinds_of_environments_are_not_confused():
         MultiAgentEnvironment(object).agents()
     with pytest.raises(ConfigError, match="use a transform"):
         MultiAgentEnvironment(Lifetimes, wrappers=WrapperConfig(frame_stack=2))
+
+
+def test_an_episode_may_end_and_the_next_begin_in_one_list():
+    class Again(Hierarchy):
+        def run_one_episode(self):
+            observation = np.zeros(1, np.float32)
+            yield Act("manager", observation)
+            answers = yield [End("manager", observation), Act("manager", observation)]
+            yield End("manager", observation + np.float32(answers[1]))
+            assert answers[0] is None
+
+    stepper = MultiAgentEnvironment(Again).make_stepper(0)
+    steps = [stepper.reset()]
+    steps += [stepper.step({"manager": np.float32(action)}) for action in (1, 2, 3)]
+    kinds = [int(step.env_info["step_type"][0]) for step in steps]
+    assert kinds == [StepType.FIRST, StepType.LAST, StepType.FIRST, StepType.LAST]
+    assert steps[3].observation["manager"] == [3]
