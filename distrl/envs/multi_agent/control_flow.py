@@ -89,7 +89,10 @@ class ControlFlowStepper:
     def __init__(self, control: ControlFlow):
         """Args: control: the environment."""
         self._control = control
-        self.joint_spec = JointSpec(dict(control.agents()), ends_itself=True)
+        agents = control.agents()
+        self.joint_spec = JointSpec(
+            {agent: _narrowed(agent, spec) for agent, spec in agents.items()}, ends_itself=True
+        )
         self._joint = JointSteps(self.joint_spec)
         self._read = {
             agent: (
@@ -98,6 +101,7 @@ class ControlFlowStepper:
             )
             for agent, spec in self.joint_spec.agents.items()
         }
+        self._write = {agent: spaces.dm_writer(spec.action) for agent, spec in agents.items()}
         self._episode: Episode | None = None
         self._waiting: collections.deque[AgentStep] = collections.deque()
         self._request: list[Act | End] = []  # what the generator waits for
@@ -123,7 +127,7 @@ class ControlFlowStepper:
     def step(self, action: Nest) -> Step:
         """See `Stepper`."""
         for agent in self._acting:
-            self._answers[agent] = jax.tree.map(np.copy, action[agent])
+            self._answers[agent] = self._write[agent](jax.tree.map(np.copy, action[agent]))
         if not self._waiting:
             answers = [
                 self._answers[part.agent] if isinstance(part, Act) else None
@@ -200,6 +204,15 @@ class ControlFlowStepper:
         if self._over and not self._waiting:
             step_type = StepType.LAST
         return self._joint.step(step_type, agent_steps.values())
+
+
+def _narrowed(agent: str, spec: specs.EnvironmentSpec) -> specs.EnvironmentSpec:
+    """Returns an agent's spec with float32 and int32 in the place of 64 bits."""
+    return spec._replace(
+        observation=spaces.dm_spec(spec.observation, f"observation of {agent}"),
+        action=spaces.dm_spec(spec.action, f"action of {agent}"),
+        env_info=spaces.dm_spec(spec.env_info, f"env_info of {agent}"),
+    )
 
 
 def _copied(nest: Nest) -> Nest:

@@ -102,6 +102,29 @@ def test_late_rewards_that_are_never_late():
     assert "late_reward" not in fast[0][4]
 
 
+def test_values_of_64_bits_become_those_of_32_and_actions_are_given_back():
+    class Wide(Warehouses):
+        def agent_specs(self):
+            wide = dm_specs.Array((1,), np.float64), dm_specs.BoundedArray((1,), np.int64, 0, 9)
+            return {"fast": wide, "slow": wide}
+
+        def get_state(self, agent):
+            return np.full(1, self._event, np.float64)
+
+        def to_env_action(self, agent, action):
+            assert action.dtype == np.int64
+            return -1 - int(action[0])
+
+    environment = MultiAgentEnvironment(Wide)
+    spec = environment.agents().agents["slow"]
+    assert (spec.observation.dtype, spec.action.dtype) == (np.float32, np.int32)
+    pool = environment.make_pool(1, 1, (0,))
+    assert pool.reset().observation["slow"].dtype == np.float32
+    action = np.full((1, 1), 9, np.int32)
+    assert pool.step({"fast": action, "slow": action}).observation["fast"] == [[1]]
+    pool.close()
+
+
 def test_a_share_is_no_success():
     class Graded(Warehouses):
         def success(self, agent):
