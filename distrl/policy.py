@@ -188,7 +188,9 @@ class Policy:
     def _infer(
         self, observation: Nest, reward: Any, given: Nest, for_environment: bool
     ) -> tuple[Nest, Any]:
-        is_given = given is not None
+        is_given, starts = given is not None, self.env_spec.action_start
+        if is_given:
+            given = specs.converted(given, self.env_spec.action)
         observation = specs.converted(observation, self.env_spec.observation)
         single = self._is_single(observation)
         if single:
@@ -197,13 +199,8 @@ class Policy:
         if size != self._size and self.batch_size is None:
             self._begin(size)
         if is_given:
-            struct = specs.struct(self.env_spec.action)
-            given = jax.tree.map(
-                lambda s, leaf: leaf.astype(s.dtype) if leaf.dtype.kind == s.dtype.kind else leaf,
-                struct,
-                jax.tree.map(np.asarray, given),
-            )
-            specs.check(given, struct, (self._size,), "action")
+            specs.check(given, specs.struct(self.env_spec.action), (self._size,), "action")
+            specs.check_integers(given, self.env_spec.action, starts, "action")
         else:
             given = specs.zeros(self.env_spec.action, self._size)
         struct = specs.struct(self.env_spec.observation)
@@ -233,8 +230,7 @@ class Policy:
             action = self._clip(action, self._size)
         if single:
             action, extras = jax.tree.map(lambda leaf: leaf[0], (action, extras))
-        starts = self.env_spec.action_start if for_environment else None
-        return specs.raised(action, starts, 1), extras
+        return specs.raised(action, starts if for_environment else None, 1), extras
 
 
 def load_policy(

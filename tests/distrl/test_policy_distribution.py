@@ -92,3 +92,27 @@ def test_what_has_none_is_refused_in_one_line():
         policy.act(SEEN[0, 0])
     with pytest.raises(SpecError, match="action"):
         make(TD3Config(), CONTINUOUS).act(SEEN[0, 0], action=np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (9, "action: expected whole numbers from 5 to 8, got 9"),
+        (np.int32(4), "action: expected whole numbers from 5 to 8, got 4"),
+        ([5], r"action: expected int32\[1\], got int64\[1, 1\]|got int32\[1, 1\]"),
+        (5.0, r"action: expected int32\[1\], got float64\[1\]"),
+        ("left", r"action: expected int32\[1\], got"),
+    ],
+)
+def test_only_an_action_that_exists_is_judged(action, message):
+    config = DQNConfig(network=NetworkConfig(hidden_sizes=(8,)))
+    policy = make(config, SPEC._replace(action_start=5))
+    assert policy.act(SEEN[0, 0], action=8).action == 8
+    with pytest.raises(SpecError, match=message):
+        policy.act(SEEN[0, 0], action=action)
+
+
+def test_actions_of_a_batch_may_be_a_list():
+    policy = make(DQNConfig(network=NetworkConfig(hidden_sizes=(8,))))
+    actions = [0, 1, 2, 3, 0, 1]
+    assert policy.act(SEEN[0], action=actions).action.tolist() == actions
