@@ -192,8 +192,9 @@ class AgentPool:
         cut = joint.step_type[row] == StepType.LAST
         cut &= joint.env_info[PRESENT][row, columns[position]] == 0
         if cut.any():  # they have no time step in this joint step, and no info
-            for name, leaf in gathered.items():
-                leaf[cut] = -1 if name == "success" else 0
+            for name, part in gathered.items():
+                for leaf in jax.tree.leaves(part):
+                    leaf[cut] = -1 if name == "success" else 0
         return gathered
 
     def _gather(self, nests: Any, row: Any, position: Any, columns: npt.NDArray[Any]) -> Nest:

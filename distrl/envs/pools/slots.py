@@ -63,8 +63,9 @@ class PoolSlots:
         structs = [specs.struct(nest) for nest in (spec.action, spec.observation, spec.env_info)]
         leaves = [jax.tree.leaves(nest) for nest in structs]
         self._structures = [jax.tree.structure(nest) for nest in structs]
+        infos = jax.tree_util.tree_leaves_with_path(structs[2])
         self._success = next(
-            (k for k, name in enumerate(sorted(spec.env_info or {})) if name == "success"), None
+            (k for k, (path, _) in enumerate(infos) if specs.path_name(path) == "success"), None
         )
         for leaf in leaves[0]:
             self._add((num_envs, *leaf.shape), leaf.dtype)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dm_env import specs as dm_specs
 
 from distrl.envs import PythonEnvironment
 from distrl.envs.pool_config import PoolConfig
@@ -188,6 +189,35 @@ def test_a_reset_that_fails_is_tried_again_with_a_new_seed(kind):
     assert not any(play(pool))
     assert pool.restarts == 1
     pool.close()
+
+
+class Informing(Faulty):
+    """Declares nested infos, and fails where it does."""
+
+    success = np.int8
+
+    def env_info_spec(self):
+        position = {"x": dm_specs.Array((), np.float32), "y": dm_specs.Array((), np.uint8)}
+        return {"position": position, "success": dm_specs.Array((), self.success)}
+
+    def env_info(self):
+        position = {"x": np.float32(3), "y": np.uint8(4)}
+        return {"position": position, "success": self.success(0)}
+
+
+@pytest.mark.parametrize("dtype", [np.int8])
+def test_a_fault_leaves_no_info_and_an_unknown_success(dtype):
+    builder = type("Informing", (Informing,), {"success": dtype})
+    pool = make("loop", NUM_ENVS, "raise", builder=builder, on_fault="restart")
+    step = pool.reset()
+    for _ in range(AT):
+        step = pool.step(np.zeros(NUM_ENVS, np.int32))
+    assert pool.restarts == 1
+    pool.close()
+    wrong = np.arange(NUM_ENVS) == CULPRIT
+    np.testing.assert_array_equal(step.env_info["position"]["x"], np.where(wrong, 0, 3))
+    np.testing.assert_array_equal(step.env_info["position"]["y"], np.where(wrong, 0, 4))
+    np.testing.assert_array_equal(step.env_info["success"], np.where(wrong, -1, 0))
 
 
 class Hopeless(Faulty):

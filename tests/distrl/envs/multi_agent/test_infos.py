@@ -72,6 +72,20 @@ class Breaking(Miners):
         return super().step(actions)
 
 
+class Nested(Breaking):
+    """Its infos have a part with parts."""
+
+    def info_space(self, agent):
+        position = spaces.Dict(x=spaces.Box(0, 255, (), np.uint8))
+        return spaces.Dict(dug=spaces.Box(0, 100, (2,), np.float32), position=position)
+
+    def step(self, actions):
+        answer = super().step(actions)
+        for info in answer[-1].values():
+            info["position"] = {"x": np.uint8(7)}
+        return answer
+
+
 class Wrong(Miners):
     def info_space(self, agent):
         return spaces.Discrete(3)
@@ -80,7 +94,7 @@ class Wrong(Miners):
 def play(builder, joint_steps, **settings):
     environment = MultiAgentEnvironment(builder, **settings)
     agents = environment.agents()
-    assert set(agents.agents["a"].env_info) == {"dug", "success"}
+    assert set(agents.agents["a"].env_info) >= {"dug", "success"}
     pool = AgentPool(
         environment.make_pool(1, 1, (0,)), agents, Assignment(agents, ["p"], {"a": "p", "b": "p"})
     )
@@ -117,8 +131,9 @@ def test_a_time_limit_leaves_the_infos_of_its_step():
     assert seen[4:] == [(i, StepType.LAST, [2, 10 * i], i) for i in (0, 1)]
 
 
-def test_a_fault_leaves_no_infos():
-    seen = play(Breaking, 3, pool=PoolConfig(kind="loop", on_fault="restart"))
+@pytest.mark.parametrize("builder", [Breaking, Nested])
+def test_a_fault_leaves_no_infos(builder):
+    seen = play(builder, 3, pool=PoolConfig(kind="loop", on_fault="restart"))
     assert seen[4:] == [(i, StepType.LAST, [0, 0], -1) for i in (0, 1)]
 
 
