@@ -7,6 +7,7 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.envs.adapters import spaces
+from distrl.envs.adapters.info import dm_info_reader, dm_info_spec
 from distrl.envs.adapters.stepper import Step
 from distrl.types import Nest
 
@@ -26,13 +27,11 @@ class DmStepper:
             spaces.dm_spec(env.observation_spec(), "observation"),
             spaces.dm_spec(env.action_spec(), "action"),
             dm_specs.Array(env.reward_spec().shape, np.float32, "reward"),
-            {name: spaces.dm_spec(spec, name) for name, spec in env_info.items()} or (),
+            dm_info_spec(env_info),
             int(getattr(env, "reward_delay", 0)),
         )
         self._read = spaces.dm_reader(self._spec.observation, "observation")
-        self._read_info = (
-            spaces.dm_reader(self._spec.env_info, "env_info") if self._spec.env_info else None
-        )
+        self._read_info = dm_info_reader(self._spec.env_info)
         self._read_reward = spaces.leaf_reader(self._spec.reward, "reward")
         self._write = spaces.dm_writer(env.action_spec())
 
@@ -58,10 +57,6 @@ class DmStepper:
         self._env.close()
 
     def _convert(self, step: Any, reward: Any, discount: Any) -> Step:
-        env_info: Any = ()
-        if self._read_info is not None:
-            env_info = self._read_info(self._env.env_info())
-            if "success" in env_info:
-                specs.success_code(env_info["success"], "env_info's success")
+        env_info = () if self._read_info is None else self._read_info(self._env.env_info())
         observation = self._read(step.observation)
         return Step(int(step.step_type), reward, discount, observation, env_info)

@@ -9,9 +9,10 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.envs.adapters import spaces
 from distrl.errors import ConfigError, SpecError
+from distrl.types import Nest
 
 _SUCCESS_NAMES = ("is_success", "success")  # in gymnasium's info: its robotics', Meta-World's
-_SUCCESS = dm_specs.BoundedArray((), np.int8, -1, 1, "success")
+_SUCCESS = dm_specs.BoundedArray((), np.int8, -1, 1, "success")  # whatever type is declared
 
 
 def attribute(env: Any, name: str, default: Any) -> Any:
@@ -48,6 +49,9 @@ class InfoReader:
                 raise ConfigError(f"info_space must be a Dict space, got {info_space!r}")
             for name, space in info_space.spaces.items():
                 self._readers[name] = spaces.reader(space, name), specs.zeros(named[name])
+            if "success" in named:
+                named["success"] = _SUCCESS
+                self._readers["success"] = _code("info's success"), np.int8(-1)
             declared.update(named)
         self.spec: Any = declared or ()
 
@@ -81,3 +85,39 @@ class InfoReader:
             else:
                 env_info[name] = read(info[name])
         return env_info
+
+
+def dm_info_spec(declared: Mapping[str, Any], of: str = "") -> Any:
+    """Returns a declared dict of dm_env specs with distrl's dtypes; () if it is empty.
+
+    Args:
+      declared: specs by name; or ().
+      of: whose it is, for messages, such as " of worker".
+    """
+    if not declared:
+        return ()
+    return {
+        name: _SUCCESS if name == "success" else spaces.dm_spec(part, f"{name}{of}")
+        for name, part in declared.items()
+    }
+
+
+def dm_info_reader(spec: Any, of: str = "") -> spaces.Reader | None:
+    """Returns the conversion of infos of `dm_info_spec`; None if it is empty. Args: as there."""
+    if not spec:
+        return None
+    read = spaces.dm_reader(spec, f"env_info{of}")
+    if "success" not in spec:
+        return read
+    code = _code(f"env_info's success{of}")
+
+    def read_with_success(info: Any) -> Nest:
+        env_info = read(info)
+        return {**env_info, "success": code(env_info["success"])}
+
+    return read_with_success
+
+
+def _code(where: str) -> spaces.Reader:
+    """Returns the conversion of what an environment says of success, True or a number, to int8."""
+    return lambda said: specs.success_code(said, where)

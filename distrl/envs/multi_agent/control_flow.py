@@ -14,6 +14,7 @@ import numpy as np
 
 from distrl import specs
 from distrl.envs.adapters import spaces
+from distrl.envs.adapters.info import dm_info_reader, dm_info_spec
 from distrl.envs.adapters.stepper import Step
 from distrl.envs.multi_agent.joint import AgentStep, JointSpec, JointSteps
 from distrl.errors import SpecError
@@ -97,7 +98,7 @@ class ControlFlowStepper:
         self._read = {
             agent: (
                 spaces.dm_reader(spec.observation, f"observation of {agent}"),
-                spaces.dm_reader(spec.env_info, f"env_info of {agent}") if spec.env_info else None,
+                dm_info_reader(spec.env_info, f" of {agent}"),
             )
             for agent, spec in self.joint_spec.agents.items()
         }
@@ -211,7 +212,7 @@ def _narrowed(agent: str, spec: specs.EnvironmentSpec) -> specs.EnvironmentSpec:
     return spec._replace(
         observation=spaces.dm_spec(spec.observation, f"observation of {agent}"),
         action=spaces.dm_spec(spec.action, f"action of {agent}"),
-        env_info=spaces.dm_spec(spec.env_info, f"env_info of {agent}"),
+        env_info=dm_info_spec(spec.env_info, f" of {agent}"),
     )
 
 

@@ -141,9 +141,6 @@ class JointSteps:
             reward[k], discount[k] = step.reward, step.discount
             self._observation[step.agent] = step.observation
             if step.agent in self._env_info:
-                if "success" in (step.env_info or ()):
-                    where = f"env_info's success of agent {step.agent!r}"
-                    specs.success_code(step.env_info["success"], where)
                 self._env_info[step.agent] = step.env_info
         info: dict[str, Any]
         info = {PRESENT: present, STEP_TYPE: step_types, REWARD: reward, DISCOUNT: discount}

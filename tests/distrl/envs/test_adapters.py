@@ -216,6 +216,16 @@ def test_a_dm_environments_success_is_checked_too():
         PythonEnvironment(Graded).spec()
 
 
+def test_a_declared_success_is_a_code_of_int8():
+    declared = spaces.Dict({"success": spaces.Box(0, 1, (), np.uint8)})
+    ends = ((0, False, False, {"success": True}),)
+    environment = PythonEnvironment(with_attributes(ends=ends, info_space=declared))
+    assert environment.spec().env_info["success"].dtype == np.int8
+    stepper = environment.make_stepper(0)
+    codes = [step.env_info["success"] for step in (stepper.reset(), stepper.step(np.int32(0)))]
+    assert codes == [-1, 1]
+
+
 def test_info_space_declares_what_else_is_kept():
     info = {"speed": np.array([1.0, 2.0]), "other": "text"}
     builder = with_attributes(

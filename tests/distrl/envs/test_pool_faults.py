@@ -205,7 +205,7 @@ class Informing(Faulty):
         return {"position": position, "success": self.success(0)}
 
 
-@pytest.mark.parametrize("dtype", [np.int8])
+@pytest.mark.parametrize("dtype", [np.int8, np.bool_])
 def test_a_fault_leaves_no_info_and_an_unknown_success(dtype):
     builder = type("Informing", (Informing,), {"success": dtype})
     pool = make("loop", NUM_ENVS, "raise", builder=builder, on_fault="restart")
