@@ -41,12 +41,12 @@ def make_stepper(
       spec: the result of `environment_spec` for the same builder and wrappers.
     """
     env = build(builder, seed)
-    stepper: Stepper
+    adapter: GymStepper | DmStepper
     if is_gymnasium(env):
-        stepper = GymStepper(env, seed, "success" in spec.env_info, tuple(spec.reward.shape))
+        adapter = GymStepper(env, seed, "success" in spec.env_info, tuple(spec.reward.shape))
     else:
-        stepper = DmStepper(env)
-    return wrap(stepper, spec, wrappers)
+        adapter = DmStepper(env)
+    return wrap(adapter, adapter.spec(), wrappers)
 
 
 def environment_spec(
@@ -70,7 +70,7 @@ def environment_spec(
         adapter = GymStepper(env, 0, True) if is_gymnasium(env) else DmStepper(env)
         raw = adapter.spec()
         spec = wrapped_spec(raw, wrappers)
-        stepper = wrap(adapter, spec, wrappers)
+        stepper = wrap(adapter, raw, wrappers)
         check_observation = NestCheck("observation", spec.observation, check_finite)
         check_info = NestCheck("env_info", spec.env_info, check_finite)
         with _naming(name, "first"):

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.envs.adapters.conform import NestCheck
 from distrl.envs.adapters.stepper import Step, Stepper
 from distrl.errors import ConfigError
 from distrl.field_checks import check_flag, check_whole, plain_numbers
@@ -89,7 +90,7 @@ def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -
 
     Args:
       stepper: one environment.
-      spec: its spec, before or after `wrapped_spec`, which does not change the action.
+      spec: its own, before `wrapped_spec`.
       config: the wrappers.
     """
     if config.post_process is not None:
@@ -99,7 +100,7 @@ def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -
     if config.action_repeat > 1:
         stepper = ActionRepeat(stepper, config.action_repeat)
     if config.frame_stack > 1:
-        stepper = StackFrames(stepper, config.frame_stack)
+        stepper = StackFrames(stepper, config.frame_stack, spec.observation)
     return stepper
 
 
@@ -223,33 +224,35 @@ class ActionRepeat(_Wrapper):
 class StackFrames(_Wrapper):
     """Stacks the last observations, oldest first, on a new leading axis of every leaf."""
 
-    def __init__(self, stepper: Stepper, frames: int):
-        """Args: stepper: the stepper to wrap. frames: number of observations."""
+    def __init__(self, stepper: Stepper, frames: int, spec: Nest):
+        """Args:
+        stepper: the stepper to wrap.
+        frames: number of observations.
+        spec: of one observation.
+        """
         super().__init__(stepper)
         self._frames = frames
-        self._stack: Nest = None
+        # A stack of numbers no longer says which of them its spec has. Pools look for NaN.
+        self._check = NestCheck("observation", spec, False)
+        self._structure = jax.tree.structure(specs.struct(spec))
+        self._stack: list[npt.NDArray[Any]] = []
 
     def reset(self) -> Step:
         """See `Stepper`."""
-        return self._push(
-            self._stepper.reset(), lambda _, new: np.stack([np.asarray(new)] * self._frames)
+        step = self._stepper.reset()
+        return self._with_stack(
+            step, [np.stack([x] * self._frames) for x in self._check(step.observation)]
         )
 
     def step(self, action: Nest) -> Step:
         """See `Stepper`."""
-        return self._push(
-            self._stepper.step(action),
-            lambda stack, new: np.concatenate([stack[1:], np.asarray(new)[None]]),
-        )
+        step = self._stepper.step(action)
+        pairs = zip(self._stack, self._check(step.observation))
+        return self._with_stack(step, [np.concatenate([old[1:], new[None]]) for old, new in pairs])
 
-    def _push(self, step: Step, push: Callable[[Any, Any], npt.NDArray[Any]]) -> Step:
-        new = step.observation
-        if isinstance(new, (dict, list, tuple)):
-            old = new if step.step_type == StepType.FIRST else self._stack
-            self._stack = jax.tree.map(push, old, new)
-        else:
-            self._stack = push(self._stack, new)
-        return step._replace(observation=self._stack)
+    def _with_stack(self, step: Step, stack: list[npt.NDArray[Any]]) -> Step:
+        self._stack = stack
+        return step._replace(observation=jax.tree.unflatten(self._structure, stack))
 
 
 def _copied(action: Nest) -> Nest:

@@ -13,7 +13,7 @@ from distrl.envs.adapters.wrappers import (
     TimeLimit,
     wrapped_spec,
 )
-from distrl.errors import ConfigError
+from distrl.errors import ConfigError, SpecError
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType
 
@@ -125,7 +125,8 @@ def test_the_limit_counts_the_environments_own_steps():
 
 
 def test_frame_stack():
-    steps = roll(StackFrames(Script(length=4, observe=lambda i: np.full(2, i, np.uint8)), 3), 6)
+    script = Script(length=4, observe=lambda i: np.full(2, i, np.uint8))
+    steps = roll(StackFrames(script, 3, dm_specs.Array((2,), np.uint8)), 6)
     assert steps[0].observation.shape == (3, 2)
     assert steps[0].observation.dtype == np.uint8
     wanted = [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4], [0, 0, 0], [0, 0, 1]]
@@ -139,9 +140,27 @@ def test_frame_stack_of_every_leaf_keeps_what_it_gave():
         buffer[0] = i  # an environment that gives the same array each time
         return {"a": buffer, "b": (i,)}
 
-    steps = roll(StackFrames(Script(observe=observe), 2), 3)
+    spec = {"a": dm_specs.Array((1,), np.float32), "b": (dm_specs.Array((), np.int32),)}
+    steps = roll(StackFrames(Script(observe=observe), 2, spec), 3)
     assert [s.observation["a"][:, 0].tolist() for s in steps] == [[0, 0], [0, 1], [1, 2], [2, 3]]
     assert [s.observation["b"][0].tolist() for s in steps] == [[0, 0], [0, 1], [1, 2], [2, 3]]
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_a_number_that_its_spec_lacks_is_refused_in_a_stack_too(frames):
+    class Beyond(Endless):
+        def reset(self):
+            return dm_env.restart(0)
+
+        def step(self, action):
+            return dm_env.transition(1.0, 7)
+
+        def observation_spec(self):
+            return dm_specs.DiscreteArray(3)
+
+    environment = PythonEnvironment(Beyond, wrappers=WrapperConfig(frame_stack=frames))
+    with pytest.raises(SpecError, match=r"second observation: expected one of 3 .* number 7"):
+        environment.spec()
 
 
 def test_specs_follow():
