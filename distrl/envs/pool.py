@@ -90,6 +90,7 @@ class Pool(abc.ABC):
         self.wait_num = wait_num
         self.is_async = wait_num != num_envs
         self.env_ids = np.arange(num_envs, dtype=np.int32)
+        self._in_order = None if self.is_async else self.env_ids.tobytes()
         self._in_flight = 0
         self._unchecked = 2  # of the next calls of `recv`, whose arrays are looked at
         self._first: list[tuple[str, Any, bytes]] = []
@@ -147,9 +148,11 @@ class Pool(abc.ABC):
         self._send(action if clip is None else clip(action, len(env_ids)), env_ids)
         self._in_flight += len(env_ids)
         if self._single_action:
-            if not self.is_async:
+            if env_ids.tobytes() == self._in_order:
                 self._prev_action = action
             else:
+                if not self.is_async:  # the last step, or the caller, may have it
+                    self._prev_action = np.array(self._prev_action)
                 self._prev_action[env_ids] = action
         else:
             for table, leaf in zip(

@@ -116,6 +116,9 @@ class NativePool(Pool):
             )
         # EnvPool needs writable memory, which JAX's is not.
         action = np.array(action, self._action_dtype, order="C")
+        if not self.is_async and env_ids.tobytes() != self._in_order:
+            # EnvPool numbers the rows of a synchronous answer by their position in the call.
+            action, env_ids = action[np.argsort(env_ids)], self.env_ids
         self._check_choices([action], env_ids)
         if self._any_cut:
             cut = self._cut[env_ids]
@@ -132,8 +135,8 @@ class NativePool(Pool):
         self._any_cut = bool(self._cut.any())
         self._env._reset(ids)
         if not self.is_async and len(ids) < self.num_envs:
-            # EnvPool numbers the rows of a synchronous answer by their position in the call: these
-            # must be received before the others are sent.
+            # Rows of the answer are numbered as above: these must be received before the others are
+            # sent.
             self._restarted = cut, self._env._recv()
 
     def _recv(

@@ -166,6 +166,18 @@ def test_sync_reset_and_step_give_all_in_order(kind):
 
 
 @pytest.mark.parametrize("kind", POOLS)
+def test_a_synchronous_pool_takes_actions_in_any_order(kind):
+    pool, follower = make(kind, NUM_ENVS), follower_of(kind)
+    order, parts = np.arange(NUM_ENVS, dtype=np.int32)[::-1], 1 if kind == "envpool" else 2
+    follower.check(pool.reset())
+    for _ in range(2 * EPISODE):
+        for ids in np.array_split(order, parts):
+            pool.send(follower.actions(ids), ids)
+        follower.check(pool.recv())
+    pool.close()
+
+
+@pytest.mark.parametrize("kind", POOLS)
 def test_recv_with_too_little_in_flight_raises(kind):
     pool = make(kind, wait_num=8)
     pool.start()
