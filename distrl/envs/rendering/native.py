@@ -20,11 +20,6 @@ _ATARI_HZ = 60.0
 _COLOURS = {"gray_scale": False, "img_height": 210, "img_width": 160, "stack_num": 1}
 
 
-def is_atari(environment: NativeEnvironment) -> bool:
-    """Returns whether EnvPool's environment is a game of the Arcade Learning Environment."""
-    return type(environment.envpool_spec()).__name__ == "AtariEnvSpec"
-
-
 def atari_fps(environment: NativeEnvironment) -> float:
     """Returns how many steps of a game take a second."""
     return _ATARI_HZ / environment.envpool_spec().config.frame_skip

@@ -63,7 +63,7 @@ def rendered(environment: Environment, mode: str = PICTURES) -> Rendered:
             f"{environment.name}: pictures are taken of environments by name and of those in a "
             f"PythonEnvironment or MultiAgentEnvironment, not of a {type(environment).__name__}"
         )
-    if mode == PICTURES and native.is_atari(environment):
+    if mode == PICTURES and environment.is_atari:
         colour, fps = native.WithColours(environment), native.atari_fps(environment)
         return Rendered(colour, colour.picture, lambda: fps)
     similar = native.in_python(environment)
