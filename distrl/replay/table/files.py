@@ -153,7 +153,7 @@ def limit_facts(config: ReplayConfig, batch_size: int, limits: RateLimits | None
     if limits is None:
         return {}
     moved = 0.0
-    if config.samples_per_insert is not None:
+    if math.isfinite(limits.min_diff):
         moved = limits.min_diff - config.limits(batch_size).min_diff
     return {"samples_per_insert": config.samples_per_insert, "moved": moved}
 
@@ -246,8 +246,9 @@ class Stored:
             self.samples = self.first  # missing unrolls have been sampled
         else:
             self.samples = samples_under_ratio(facts, config)
-            if config.samples_per_insert == facts["samples_per_insert"]:
-                self.moved = float(facts.get("moved", 0.0))  # older tables did not save it
+            moved = float(facts.get("moved", 0.0))  # older tables did not save it, or saved NaN
+            if config.samples_per_insert == facts["samples_per_insert"] and math.isfinite(moved):
+                self.moved = moved
         self._files = [_File(folder / f"{i}.npy") for i in range(len(columns.names))]
         self.priorities: npt.NDArray[Any] | None = None
         self.largest = 0.0

@@ -1,6 +1,8 @@
 """What every table saves and loads: contents, counts, priorities, random state."""
 
 import itertools
+import json
+import math
 import os
 import pickle
 import resource
@@ -187,6 +189,26 @@ def test_no_samples_are_owed_after_a_change_of_the_ratio(make_replay, streams, t
     info = make_replay(config, BATCH, saved=tmp_path / "table").client().info()
     assert (info.inserts, info.samples) == (20, 8 * (20 - 4))
     assert info.limits == config.limits(BATCH) and info.error == 8.0 * 4
+
+
+@pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+@pytest.mark.parametrize("saved_moved", ["now", "by an older program"])
+def test_a_table_without_bounds_has_none_after_loading(make_replay, streams, tmp_path, saved_moved):
+    config = ReplayConfig("uniform", T, 64, 4, samples_per_insert=2.0, error_buffer=math.inf)
+    replay = make_replay(config, BATCH)
+    before = replay.client()
+    streams.add_to(before, np.arange(4, dtype=np.int32), 5 * T + 1)
+    before.save(tmp_path / "table", 30.0)
+    replay.close()
+    facts = json.loads((tmp_path / "table/table.json").read_text())
+    assert facts["moved"] == 0.0
+    if saved_moved != "now":
+        facts["moved"] = math.nan
+        (tmp_path / "table/table.json").write_text(json.dumps(facts))
+    client = make_replay(config, BATCH, saved=tmp_path / "table").client(insert_timeout=5.0)
+    assert client.info().limits == config.limits(BATCH)
+    assert client.can_sample()
+    streams.add_to(client, np.arange(4, dtype=np.int32), T + 1, life=1)
 
 
 def test_another_struct_is_refused(make_replay, streams, tmp_path, table):
