@@ -124,8 +124,8 @@ class LocalRing:
         self._inserted = np.zeros(config.max_size, np.int64)
 
     def reconfigure(self, config: ReplayConfig, batch_size: int) -> None:
-        self._fresh_limits = config.limits(batch_size)
-        self.counts.limits = self.counts.rebased(self._fresh_limits)
+        before, self._fresh_limits = self._fresh_limits, config.limits(batch_size)
+        self.counts.limits = self.counts.rebased(self._fresh_limits, before)
         self._ring.prepare_change(config)
         self._ring.use(config)
         self._ring.rebuild()

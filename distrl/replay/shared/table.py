@@ -164,7 +164,8 @@ class SharedTable:
             new = reconfigure.changed(self.config, changes, self.batch_size)
             store = self.store
             assert isinstance(store, RingSlots)  # `changed` refuses a queue
-            limits = store.counts.rebased(new.limits(self.batch_size), self._ints[PENDING])
+            fresh, before = (one.limits(self.batch_size) for one in (new, self.config))
+            limits = store.counts.rebased(fresh, before, self._ints[PENDING])
             store.ring.prepare_change(new)
             self.lock.change(lambda number: self._settings.write(number, new, limits))
             store.ring.rebuild()
@@ -207,9 +208,7 @@ class SharedTable:
 
     def take_back(self, dead: list[tuple[int, Process]]) -> None:
         """Removes clients of dead processes and repairs the table; with the lock held."""
-        dead = [
-            (client, process) for client, process in dead if self.clients.is_of(client, process)
-        ]
+        dead = [one for one in dead if self.clients.is_of(*one)]
         self.store.repair([client for client, _ in dead])
         self.numbered.settle(self._ints[INSERTS])
         for client, process in dead:

@@ -60,34 +60,35 @@ class RateLimiter:
         """`inserts * samples_per_insert - samples`, which the limits bound."""
         return self.inserts * self.limits.samples_per_insert - self.samples
 
-    def rebased(self, limits: RateLimits, pending: int = 0) -> RateLimits:
+    def rebased(self, limits: RateLimits, before: RateLimits, pending: int = 0) -> RateLimits:
         """Returns new limits with the bounds shifted so that the table continues from its counts.
 
         Counts accumulated under another ratio mean nothing under the new one: the error could lie
         far outside of the bounds, and one side would block until the other has made up for the
-        whole past. So the bounds move, not the counts. The error keeps its distance from their
-        middle (the samples that the table owes or is ahead), clipped to the new bounds. A table
-        smaller than `min_size_to_sample` starts like a new one: its error will be in the middle of
-        the bounds when it reaches that size.
+        whole past. So the bounds move, not the counts. The error keeps its distance from what it is
+        on the ratio (the samples that the table owes or is ahead), clipped to the new bounds. A
+        table smaller than `min_size_to_sample` starts like a new one: its error will be on the
+        ratio when it reaches that size.
 
         Args:
           limits: the limits of an empty table, from `ReplayConfig.limits`.
+          before: the same, of the settings until now.
           pending: see `can_insert`.
         """
-        old, size = self.limits, self.size + pending
-        if limits[:2] == old[:2] and _width(limits) == _width(old):
-            return old
-        if not math.isfinite(limits.max_diff):
+        if limits == before:
+            return self.limits
+        if not math.isfinite(limits.min_diff):
             return limits
-        error = (self.inserts + pending) * limits.samples_per_insert - self.samples
-        half, ahead = _width(limits) / 2, 0.0
+        inserts, size = self.inserts + pending, self.size + pending
+        error, owed = inserts * limits.samples_per_insert - self.samples, 0.0
+        start = _on_ratio(limits)
         if size < limits.min_size_to_sample:
             error += (limits.min_size_to_sample - size) * limits.samples_per_insert
-        elif size >= old.min_size_to_sample and math.isfinite(old.max_diff):
-            before = (self.inserts + pending) * old.samples_per_insert - self.samples
-            ahead = min(max(before - (old.min_diff + old.max_diff) / 2, -half), half)
-        middle = error - ahead
-        return limits._replace(min_diff=middle - half, max_diff=middle + half)
+        elif size >= before.min_size_to_sample and math.isfinite(before.min_diff):
+            moved = self.limits.min_diff - before.min_diff
+            owed = inserts * before.samples_per_insert - self.samples - moved - _on_ratio(before)
+            owed = min(max(owed, limits.min_diff - start), limits.max_diff - start)
+        return _moved(limits, error - owed - start)
 
     def shifted(self, count: int, pending: int = 0) -> RateLimits:
         """Returns the limits after `count` inserts that are exempt: the bounds move with them.
@@ -160,5 +161,6 @@ def _moved(limits: RateLimits, by: float) -> RateLimits:
     return limits._replace(min_diff=limits.min_diff + by, max_diff=limits.max_diff + by)
 
 
-def _width(limits: RateLimits) -> float:
-    return limits.max_diff - limits.min_diff
+def _on_ratio(limits: RateLimits) -> float:
+    """Returns the error of an empty table when it may first be sampled; bounds may be infinite."""
+    return limits.samples_per_insert * limits.min_size_to_sample

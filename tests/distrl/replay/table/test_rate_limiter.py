@@ -1,5 +1,8 @@
 """The rate limiter: inserts one by one, and limits that change."""
 
+import dataclasses
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -39,10 +42,11 @@ def test_limiter_counts_one_by_one():
 
 
 limits = st.builds(
-    lambda ratio, size, half: (ratio, size, half),
+    lambda *drawn: drawn,
     st.sampled_from([None, 0.1, 0.25, 1.0, 1.5, 7.0, 256.0]),
     st.integers(1, 12),
-    st.floats(0, 50),
+    st.one_of(st.floats(0, 50), st.just(math.inf)),
+    st.booleans(),
 )
 
 
@@ -56,15 +60,18 @@ def test_changed_limits_continue_from_the_counts(first, changes, batch, counts):
     """After any change the error is within the bounds, and an insert or a sample is admitted."""
     max_size = 12
 
-    def made(ratio, size, half):
+    def made(ratio, size, half, strict):
         if ratio is None:
             return ReplayConfig("uniform", T, max_size, size).limits(batch)
         least = max(1.0, ratio, (batch + ratio) / 2)
-        config = ReplayConfig("uniform", T, max_size, size, ratio, least + half)
+        config = ReplayConfig(
+            "uniform", T, max_size, size, ratio, least + half, strict_ratio=strict
+        )
         config.check(batch)
         return config.limits(batch)
 
-    limiter = RateLimiter(made(*first))
+    before = made(*first)
+    limiter = RateLimiter(before)
     rng = np.random.default_rng(counts)
 
     def proceed(times):
@@ -81,7 +88,8 @@ def test_changed_limits_continue_from_the_counts(first, changes, batch, counts):
     for change, times in zip(changes, counts[1:], strict=False):
         new = made(*change)
         old = limiter.limits
-        limiter.limits = limiter.rebased(new)
+        limiter.limits = limiter.rebased(new, before)
+        before = new
         low, high = limiter.limits[2:]
         assert limiter.limits[:2] == new[:2]
         assert high - low == pytest.approx(new.max_diff - new.min_diff)
@@ -90,3 +98,50 @@ def test_changed_limits_continue_from_the_counts(first, changes, batch, counts):
         if limiter.inserts == limiter.samples == 0:
             assert limiter.limits == pytest.approx(new)
         proceed(times)
+
+
+def changed_batches(before, after, batch=32):
+    """Returns the batches that a change admits at once, where all had been sampled before it."""
+    limiter = RateLimiter(before)
+    limiter.inserts = 10_000
+    while limiter.can_sample(batch):
+        limiter.samples += batch
+    limiter.limits = limiter.rebased(after, before)
+    count = 0
+    while limiter.can_sample(batch):
+        limiter.samples += batch
+        count += 1
+    for inserts in range(1, 10 * batch):
+        limiter.inserts += 1
+        if limiter.can_sample(batch):
+            return count, inserts
+    return count, math.inf
+
+
+@pytest.mark.parametrize("error", [64.0, 1000.0, math.inf])
+@pytest.mark.parametrize("other", [{"samples_per_insert": 1.0}, {"min_size_to_sample": 5000}])
+def test_a_change_of_a_strict_ratio_makes_up_for_nothing(error, other):
+    """No batch comes before its inserts, and none waits for those of the past."""
+    config = ReplayConfig("uniform", T, 20_000, 1000, 8.0, error, strict_ratio=True)
+    changed = dataclasses.replace(config, **other)
+    count, inserts = changed_batches(config.limits(32), changed.limits(32))
+    assert count == 0
+    assert inserts <= 32 / changed.samples_per_insert
+
+
+@pytest.mark.parametrize("error", [100.0, 1000.0, math.inf])
+def test_a_buffer_of_a_strict_ratio_admits_no_batch(error):
+    config = ReplayConfig("uniform", T, 20_000, 1000, 1.0, 200.0, strict_ratio=True)
+    changed = dataclasses.replace(config, error_buffer=error)
+    assert changed_batches(config.limits(32), changed.limits(32))[0] == 0
+
+
+def test_a_strict_ratio_that_begins_admits_one_batch():
+    """As in a new table."""
+    strict = ReplayConfig("uniform", T, 20_000, 1000, 1.0, 1000.0, strict_ratio=True).limits(32)
+    limiter = RateLimiter(ReplayConfig("uniform", T, 20_000, 1000).limits(32))
+    limiter.inserts, limiter.samples = 5000, 64_000
+    limiter.limits = limiter.rebased(strict, limiter.limits)
+    assert limiter.can_sample(32)
+    limiter.samples += 32
+    assert not limiter.can_sample(32)
