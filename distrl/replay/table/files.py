@@ -257,6 +257,9 @@ class Stored:
             # Older tables did not save it: of those that are left.
             largest = np.max(self.priorities, initial=0.0)
             self.largest = float(facts.get("largest_priority", largest))
+        elif config.table == "prioritized":  # it was uniform for a while, as `reconfigure` allows
+            self.largest = float(facts.get("largest_priority", 0.0))
+            self.priorities = np.full(self.size, max(config.initial_priority, self.largest))
 
     def keys(self) -> npt.NDArray[Any]:
         """Returns the unrolls' keys: int64 `[size]`, the oldest first."""

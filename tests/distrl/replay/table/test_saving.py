@@ -1,5 +1,6 @@
 """What every table saves and loads: contents, counts, priorities, random state."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -209,6 +210,24 @@ def test_a_table_without_bounds_has_none_after_loading(make_replay, streams, tmp
     assert client.info().limits == config.limits(BATCH)
     assert client.can_sample()
     streams.add_to(client, np.arange(4, dtype=np.int32), T + 1, life=1)
+
+
+@pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+def test_unrolls_of_a_table_that_became_uniform_get_the_priority_of_new_ones(
+    make_replay, streams, tmp_path
+):
+    config = dataclasses.replace(CONFIGS["prioritized"][0], priority_exponent=1.0)
+    replay = make_replay(config, BATCH)
+    client = filled(replay, streams)  # the largest priority is 4
+    client.reconfigure(table="uniform")
+    client.save(tmp_path / "table", 30.0)
+    replay.close()
+    client = make_replay(config, BATCH, saved=tmp_path / "table").client()
+    streams.add_to(client, np.arange(4, dtype=np.int32), T + 1, life=1)
+    samples = [client.sample(10.0) for _ in range(50)]
+    assert len({key for sample in samples for key in sample.key.tolist()}) > 8
+    for sample in samples:
+        np.testing.assert_allclose(sample.trajectory.probability, 1 / 16)
 
 
 def test_another_struct_is_refused(make_replay, streams, tmp_path, table):
