@@ -67,6 +67,8 @@ def save(snapshot: TableSnapshot, config: ReplayConfig, folder: Path) -> dict[st
             header = {"descr": kind, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
             files.append((path, file.tell()))
+            # All of it, also where every unroll is removed before it is copied.
+            file.truncate(file.tell() + math.prod(shape) * np.dtype(kind).itemsize)
     step = _unrolls_per_slice(columns)
     for stop in range(size, 0, -step):
         start = max(0, stop - step)
