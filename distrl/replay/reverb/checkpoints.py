@@ -5,6 +5,7 @@ and finds tables by their names. So servers load a copy in which the table has i
 sizes and limits; its data is hard-linked, not copied.
 """
 
+import math
 import os
 import shutil
 import struct
@@ -20,7 +21,8 @@ from distrl.errors import ConfigError
 from distrl.replay.columns import Columns
 from distrl.replay.config import ReplayConfig
 from distrl.replay.reverb.max_priority import SUFFIX
-from distrl.replay.table.files import read_facts, samples_under_ratio, write_facts
+from distrl.replay.table.files import continued, read_facts, write_facts
+from distrl.replay.table.rate_limiter import RateLimiter
 from distrl.types import Trajectory
 
 FOLDER = "reverb"
@@ -141,6 +143,11 @@ def _set_limits(
     limiter.min_size_to_sample = limits.min_size_to_sample
     limiter.min_diff = max(limits.min_diff, -largest)
     limiter.max_diff = min(limits.max_diff, largest)
-    limiter.sample_count = samples_under_ratio(facts, config)
+    samples, moved = continued(facts, config)
+    counts = RateLimiter(limits, [limiter.insert_count, samples, limiter.delete_count])
+    counts.resume(limits, moved)
+    if math.isfinite(limits.min_diff):  # not the bounds, as the next checkpoint knows only counts
+        samples = max(0, samples + math.floor(counts.limits.min_diff - limits.min_diff))
+    limiter.sample_count = samples
     if config.table == "prioritized":
         table.sampler.prioritized.priority_exponent = config.priority_exponent

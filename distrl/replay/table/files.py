@@ -98,6 +98,7 @@ def write_facts(
         "format": _FORMAT,
         "kind": kind,
         "samples_per_insert": config.samples_per_insert,
+        "min_size_to_sample": config.min_size_to_sample,
         **facts,
         "table": config.table,
         "unroll_length": config.unroll_length,
@@ -150,26 +151,40 @@ def limit_facts(config: ReplayConfig, batch_size: int, limits: RateLimits | None
       limits: the limits now; None: a queue, which has none.
 
     Returns:
-      "samples_per_insert", and "moved": how far the bounds are from those of an empty table.
+      "samples_per_insert", "min_size_to_sample", and "moved": how far the bounds are from those
+      of an empty table.
     """
     if limits is None:
         return {}
     moved = 0.0
     if math.isfinite(limits.min_diff):
         moved = limits.min_diff - config.limits(batch_size).min_diff
-    return {"samples_per_insert": config.samples_per_insert, "moved": moved}
+    return {
+        "samples_per_insert": config.samples_per_insert,
+        "min_size_to_sample": config.min_size_to_sample,
+        "moved": moved,
+    }
 
 
-def samples_under_ratio(facts: dict[str, Any], config: ReplayConfig) -> int:
-    """Returns a saved uniform or prioritized table's sample count under the ratio of `config`.
+def continued(facts: dict[str, Any], config: ReplayConfig) -> tuple[int, float]:
+    """Returns a saved uniform or prioritized table's sample count, and how far its bounds moved.
 
-    If the ratio has changed, one side would otherwise block until the other has made up for the
-    whole past.
+    Both are under the settings of `config`. If the ratio has changed, or the size from which it
+    applies, one side would otherwise block until the other has made up for the past.
     """
-    ratio = config.samples_per_insert
-    if ratio is None or ratio == facts["samples_per_insert"]:
-        return facts["samples"]
-    return max(0, math.floor(ratio * (facts["inserts"] - config.min_size_to_sample)))
+    ratio, samples = config.samples_per_insert, facts["samples"]
+    if ratio is None:
+        return samples, 0.0
+    if ratio != facts["samples_per_insert"]:
+        return max(0, math.floor(ratio * (facts["inserts"] - config.min_size_to_sample))), 0.0
+    moved = float(facts.get("moved", 0.0))  # older tables did not save it, or saved NaN
+    if not math.isfinite(moved):
+        moved = 0.0
+    if "min_size_to_sample" in facts:  # older tables did not save it
+        size = facts["size"] + facts.get("skipped", 0)
+        start = min(facts["min_size_to_sample"], size)  # a smaller table has not come to it yet
+        moved += ratio * (start - config.min_size_to_sample)
+    return samples, moved
 
 
 def _file_shape(columns: Columns, column: int, size: int) -> tuple[int, ...]:
@@ -247,10 +262,7 @@ class Stored:
         if config.table == "queue":
             self.samples = self.first  # missing unrolls have been sampled
         else:
-            self.samples = samples_under_ratio(facts, config)
-            moved = float(facts.get("moved", 0.0))  # older tables did not save it, or saved NaN
-            if config.samples_per_insert == facts["samples_per_insert"] and math.isfinite(moved):
-                self.moved = moved
+            self.samples, self.moved = continued(facts, config)
         self._files = [_File(folder / f"{i}.npy") for i in range(len(columns.names))]
         self.priorities: npt.NDArray[Any] | None = None
         self.largest = 0.0

@@ -212,6 +212,31 @@ def test_a_table_without_bounds_has_none_after_loading(make_replay, streams, tmp
     streams.add_to(client, np.arange(4, dtype=np.int32), T + 1, life=1)
 
 
+@pytest.mark.parametrize("before, after", [(8, 1), (8, 8), (8, 40), (8, 64), (56, 8)])
+@pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+def test_a_start_that_changes_is_as_in_a_live_table(make_replay, streams, tmp_path, before, after):
+    """With another `min_size_to_sample` neither side must make up for the past."""
+    config = ReplayConfig("uniform", T, 64, before, samples_per_insert=8.0, error_buffer=32.0)
+    replay = make_replay(config, BATCH)
+    client = replay.client(insert_timeout=5.0)
+    for i in range(12):
+        streams.add_to(client, np.arange(4, dtype=np.int32), T + (i == 0))
+        while client.can_sample() and client.info().error >= 8.0 * before:
+            client.sample(5.0)
+    client.save(tmp_path / "table", 30.0)
+    live = client.reconfigure(min_size_to_sample=after)
+    assert (live.size, live.samples > 0) == (48, before == 8)
+    for again in ("once", "twice"):  # the second time nothing has changed
+        replay.close()
+        changed = dataclasses.replace(config, min_size_to_sample=after)
+        replay = make_replay(changed, BATCH, saved=tmp_path / "table")
+        client = replay.client()
+        assert client.info()[1:6] == live[1:6], again
+        tmp_path = tmp_path / again
+        tmp_path.mkdir()
+        client.save(tmp_path / "table", 30.0)
+
+
 @pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
 def test_unrolls_of_a_table_that_became_uniform_get_the_priority_of_new_ones(
     make_replay, streams, tmp_path
