@@ -41,8 +41,7 @@ class Event:
         """
         self._address = address
         self._word = ctypes.c_uint32.from_address(address)
-        self._seconds, self._timeout = 0.0, Timespec()  # of the last wait
-        self._timeout_address = ctypes.addressof(self._timeout)
+        self._last = 0.0, Timespec()  # seconds of the last wait; together, for other threads
 
     def read(self) -> int:
         """Returns the value for `wait`. Read it with the lock held, then release the lock."""
@@ -52,10 +51,10 @@ class Event:
         """Waits for a `change` since `read` returned `value`; returns False on timeout."""
         if seconds <= 0:
             return self._word.value != value
-        if seconds != self._seconds:
-            self._seconds, self._timeout = seconds, Timespec.of(seconds)
-            self._timeout_address = ctypes.addressof(self._timeout)
-        timeout = self._timeout_address
+        last = self._last
+        if seconds != last[0]:
+            last = self._last = seconds, Timespec.of(seconds)
+        timeout = ctypes.addressof(last[1])  # which `last` keeps, whoever else waits meanwhile
         code = _wait(_SYS_FUTEX, self._address, _FUTEX_WAIT, value, timeout, None, 0)
         if code == 0:
             return True
