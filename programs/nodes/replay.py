@@ -119,7 +119,7 @@ class TableNode:
             shared_files.note_made()
             if resume_point.checkpoint is not None and builder.task.replay.num_shards == 1:
                 note_resumed(run_dir, "table", table_counts(self._table.info()))
-            elif saved is not None:  # of a shard, whose reader is its server
+            if saved is not None and served is not None:  # a reader elsewhere samples by its server
                 restore_rng(self._table, saved)
         if served is not None:
             address, folder = served.address.resolve(), Path(run_dir)
