@@ -138,11 +138,13 @@ class ReplayConfig:
             self._check_queue()
         elif self.samples_per_insert is not None:
             self._check_ratio(self.samples_per_insert)
-        elif self.error_buffer is not None:
-            raise ConfigError(
-                f"replay.error_buffer={self.error_buffer} needs replay.samples_per_insert; "
-                "set that, or replay.error_buffer=None, too, for no limit"
-            )
+        else:
+            for name, neutral in (("error_buffer", None), ("strict_ratio", False)):
+                if (value := getattr(self, name)) != neutral:
+                    raise ConfigError(
+                        f"replay.{name}={value} needs replay.samples_per_insert; set that, or "
+                        f"replay.{name}={neutral}, too, for no limit"
+                    )
 
     def _check_shards(self) -> None:
         count, size = self.num_shards, self.max_size
@@ -178,15 +180,15 @@ class ReplayConfig:
 
     def _check_queue(self) -> None:
         """Refuses what is for sampling: a queue hands out each unroll once, in order."""
-        for name, neutral in (
-            ("min_size_to_sample", 1), ("samples_per_insert", None), ("error_buffer", None),
-            ("sampler", None), ("priority_exponent", ReplayConfig.priority_exponent),
-            ("initial_priority", ReplayConfig.initial_priority),
+        for name in (
+            "min_size_to_sample", "samples_per_insert", "error_buffer", "strict_ratio", "sampler",
+            "priority_exponent", "initial_priority",
         ):  # fmt: skip
-            if getattr(self, name) != neutral:
+            value, neutral = getattr(self, name), getattr(ReplayConfig, name)
+            if value != neutral:
                 raise ConfigError(
-                    f"replay.{name}={getattr(self, name)} is not for a queue, which hands out "
-                    f"each unroll once; leave it {neutral}, or use replay.table=uniform"
+                    f"replay.{name}={value} is not for a queue, which hands out each unroll once; "
+                    f"leave it {neutral}, or use replay.table=uniform"
                 )
 
     def _check_ratio(self, ratio: float) -> None:

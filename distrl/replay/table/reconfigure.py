@@ -23,7 +23,8 @@ def changed(
 ) -> ReplayConfig:
     """Returns `config` with `changes` applied, if a live table can change to that.
 
-    `samples_per_insert=None` switches the rate limiter off and resets `error_buffer`.
+    `samples_per_insert=None` switches the rate limiter off, and resets `error_buffer` and
+    `strict_ratio`, which need it.
 
     Args:
       config: the table's current settings.
@@ -49,7 +50,7 @@ def changed(
         )
     changes = dict(changes)
     if changes.get("samples_per_insert", 0) is None:
-        changes.setdefault("error_buffer", None)
+        changes = {"error_buffer": None, "strict_ratio": False, **changes}
     new = dataclasses.replace(config, **changes)
     new.check(batch_size, streams)
     return new

@@ -33,6 +33,11 @@ from distrl.testing import CheckingConfig, CountingEnvironment
             {"table": "uniform", "error_buffer": 3.0},
             "needs replay.samples_per_insert; set that, or replay.error_buffer=None",
         ),
+        (
+            {"table": "uniform", "strict_ratio": True},
+            "strict_ratio=True needs replay.samples_per_insert; set that, or .*ratio=False, too",
+        ),
+        ({"strict_ratio": True}, "strict_ratio=True is not for a queue.*leave it False, or use"),
         ({"period": 4}, "replay.period=4 is not for a queue.*each step once; leave it None"),
         ({"table": "uniform", "period": 0}, "replay.period .* from 1 to .*=20.*got 0"),
         ({"table": "uniform", "unroll_length": 8, "period": 9}, "from 1 to .*=8, .*got 9"),

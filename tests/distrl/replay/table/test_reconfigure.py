@@ -96,6 +96,17 @@ def test_blocked_calls_recheck_the_new_limits(make_replay, streams):
 
 
 @both
+def test_a_strict_ratio_ends_with_its_ratio(make_replay, streams):
+    client = make_replay(dataclasses.replace(RATIO, strict_ratio=True), BATCH).client()
+    info = client.reconfigure(samples_per_insert=None)
+    assert info.limits[2:] == (-math.inf, math.inf)
+    with pytest.raises(ConfigError, match=r"replay\.strict_ratio of a live table is fixed"):
+        client.reconfigure(strict_ratio=True)
+    info = client.reconfigure(samples_per_insert=2.0)
+    assert info.limits == dataclasses.replace(RATIO, error_buffer=None).limits(BATCH)
+
+
+@both
 def test_samplers_change(make_replay, streams):
     replay = make_replay(
         dataclasses.replace(RATIO, samples_per_insert=None, error_buffer=None), 100
