@@ -17,6 +17,7 @@ from distrl.replay.shared.call_numbers import Call
 from distrl.replay.shared.handle import TableHandle
 from distrl.replay.shared.slots import RingSlots
 from distrl.replay.shared.table import SharedTable
+from distrl.replay.shared.waits import check_admits
 from distrl.types import Trajectory
 
 CHUNK_BYTES = 16 << 20  # of unrolls in a frame, unless one is larger
@@ -118,8 +119,9 @@ class Calls:
                 handle = self._client.handle(self._served)
                 handle.insert(block, self._served.stop, _slice(wait), self._call)
         except DeadlineExceeded:
+            answer = Answer(("wait", self._inserted(), self._described()))
             self._client.without_room = True
-            return Answer(("wait", self._inserted(), self._described()))
+            return answer
         self._client.without_room = False
         return Answer(("ok", None))
 
@@ -157,8 +159,11 @@ class Calls:
             return self._served.table.numbered.done(self._call)
 
     def _described(self) -> str:
-        with self._served.table.lock:
-            return self._served.table.describe()
+        """Describes the table to a client that waits. Raises Blocked if it would do so forever."""
+        table = self._served.table
+        with table.lock:  # a wait here is too short for the check that `TableWait` makes
+            check_admits(table)
+            return table.describe()
 
     def sample(self, data: frames.Bytes, wait: float) -> Answer:
         table, handle = self._served.table, self._client.handle(self._served)

@@ -78,5 +78,13 @@ class TableWait:
             raise Blocked(
                 f"process {lost}, which {did}, is dead, and no other does: {table.describe()}"
             )
-        if not (table.store.busy() or table.store.can_insert(1) or table.can_sample()):
-            raise Blocked(f"neither an insert nor a sample is admitted: {table.describe()}")
+        check_admits(table)
+
+
+def check_admits(table: SharedTable) -> None:
+    """Raises Blocked if a table admits neither inserts nor samples, and nobody is at either.
+
+    With the table's lock held.
+    """
+    if not (table.store.busy() or table.store.can_insert(1) or table.can_sample()):
+        raise Blocked(f"neither an insert nor a sample is admitted: {table.describe()}")

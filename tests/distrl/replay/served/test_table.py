@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from distrl.errors import DeadlineExceeded, ServerSilent, SpecError, Stopped
+from distrl.errors import Blocked, DeadlineExceeded, ServerSilent, SpecError, Stopped
 from distrl.frame_sockets import frames, greetings
 from distrl.replay.buffer import ReplayConfig
 from distrl.runtime.messages import MessageError, encode
@@ -335,6 +335,26 @@ def test_a_server_that_died_before_its_answers_has_inserted_once(make_replay, ro
         if server == 0:
             replay.stop_serving()
             replay.serve()
+
+
+@make_served
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_both_sides_blocked_is_an_error_with_the_inequality(
+    make_replay, streams, monkeypatch, pipelined
+):
+    """As of a table in shared memory."""
+    monkeypatch.setattr(ReplayConfig, "check", lambda *arguments: None)
+    config = ReplayConfig("uniform", T, 8, 2, samples_per_insert=1.0, error_buffer=1.0)
+    replay = make_replay(config, 4)
+    writer = replay.client(pipelined=pipelined)
+    with pytest.raises(Blocked, match=r"neither an insert nor a sample is admitted: .*it is 3"):
+        streams.add_to(writer, np.arange(4, dtype=np.int32), 2 * T + 1)
+        writer.flush()
+    with pytest.raises(Blocked, match=r"neither .* 1 <= inserts \* 1 - samples"):
+        replay.client().sample(30.0)
+    replay.client().reconfigure(samples_per_insert=None)
+    streams.add_to(writer, np.arange(4, dtype=np.int32), T, life=1)
+    writer.flush()
 
 
 @make_served
