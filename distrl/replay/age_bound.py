@@ -42,7 +42,7 @@ class AgeBound(ReplayReader):
         self._size = 0  # unrolls of a batch, once the first has come
         self._held: Sample | None = None  # young unrolls, fewer or more than a batch
         self._cleared = 0  # nothing older than this version is left at the front of the table
-        self._youngest = 0  # age of the youngest that was dropped since a young one came
+        self._youngest = LARGEST_LAG  # age of the youngest that was dropped since a young one came
 
     @property
     def is_prioritized(self) -> bool:
@@ -61,6 +61,7 @@ class AgeBound(ReplayReader):
           DeadlineExceeded: also if for as long all unrolls that came were too old.
         """
         dropped, deadline = self.dropped, Deadline(_plain(timeout))
+        self._youngest = LARGEST_LAG
         while True:
             batch = self._take()
             if batch is not None:
@@ -68,12 +69,13 @@ class AgeBound(ReplayReader):
             self._clear_table()
             if self._draw(timeout):
                 dropped, deadline = self.dropped, Deadline(_plain(timeout))
+                self._youngest = LARGEST_LAG
             elif deadline.left() <= 0:
                 raise DeadlineExceeded(
                     f"learner.max_policy_lag={self._max_lag}: all {self.dropped - dropped} unrolls "
-                    f"of the last {deadline.waited():.0f} s were older, the youngest by "
-                    f"{self._youngest} learner steps; raise it, or refresh the actors' parameters "
-                    "more often (inference.sync_interval)"
+                    f"of the last {deadline.waited():.0f} s were older, the youngest of age "
+                    f"{self._youngest}; raise it, or refresh the actors' parameters more often "
+                    "(inference.sync_interval)"
                 )
 
     def can_sample(self) -> bool:
@@ -121,7 +123,7 @@ class AgeBound(ReplayReader):
         if young.all():
             return
         self.dropped += int(np.count_nonzero(~young))
-        self._youngest = max(0, int(ages[~young].min()))
+        self._youngest = min(self._youngest, max(0, int(ages[~young].min())))
         self._replay.discard(held.key[~young], version - self._max_lag)
         self._held = _chosen(held, np.flatnonzero(young)) if young.any() else None
 

@@ -11,6 +11,7 @@ from distrl.replay.age_bound import AgeBound
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.config import RateLimits
 from distrl.replay.table.rate_limiter import RateLimiter
+from distrl.runtime.patience import Unless
 from distrl.types import Sample, Trajectory
 from tests.support.selection import full
 
@@ -106,16 +107,17 @@ def test_what_is_too_old_leaves_the_table(make_replay, streams, request, table):
 
 
 class Source:
-    """A replay whose unrolls all have one version."""
+    """A replay whose batches have these versions in turn, and then the last one."""
 
     is_prioritized = False
 
-    def __init__(self, version):
-        self.version, self.discarded = version, 0
+    def __init__(self, *versions):
+        self.versions, self.discarded = list(versions), 0
 
     def sample(self, timeout):
         parts = {name: np.zeros(2) for name in Trajectory._fields}
-        parts["version"] = np.full((T + 1, 2), self.version, np.int32)
+        parts["version"] = np.full((T + 1, 2), self.versions[0], np.int32)
+        del self.versions[: len(self.versions) > 1]
         return Sample(Trajectory(**parts), np.zeros(2, np.uint64))
 
     def discard(self, keys, oldest):
@@ -123,12 +125,17 @@ class Source:
 
 
 def test_a_bound_under_which_nothing_is_ever_consumed_is_told():
-    bound = AgeBound(Source(0), 3, lambda: 5)
+    source, now = Source(0, 46, 45, 45), 50
+    bound = AgeBound(source, 3, lambda: now)
+    timeout = Unless(60.0, lambda: len(source.versions) == 1)
     with pytest.raises(
-        DeadlineExceeded, match=r"max_policy_lag=3: all \d+ unrolls .* by 5 learner"
+        DeadlineExceeded, match=r"max_policy_lag=3: all 6 unrolls .* older, .* of age 4; raise"
     ):
-        bound.sample(0.02)
-    assert bound.dropped
+        bound.sample(timeout)
+    assert bound.dropped == 6
+    now = 60
+    with pytest.raises(DeadlineExceeded, match=r"all 2 unrolls .* the youngest of age 15;"):
+        bound.sample(timeout)
 
 
 def test_a_batch_that_is_young_enough_is_passed_on_as_it_is():
