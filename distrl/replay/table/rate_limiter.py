@@ -122,11 +122,15 @@ class RateLimiter:
     def resume(self, limits: RateLimits, moved: float) -> None:
         """Sets the limits of a table that was loaded, with its counts.
 
+        The error is clipped to the bounds, as by `rebased`: those of the saved one may be wider.
+
         Args:
           limits: the limits of an empty table, from `ReplayConfig.limits`.
           moved: how far the bounds of the saved one were from these.
         """
-        self.limits = _moved(limits, moved)
+        self.limits = bounds = _moved(limits, moved)
+        clipped = min(max(self.error, bounds.min_diff), bounds.max_diff)
+        self.limits = _moved(bounds, self.error - clipped)
         self.limits = self.refilled(limits)
 
     def can_insert(self, count: int, max_size: int, pending: int = 0) -> int:

@@ -237,6 +237,38 @@ def test_a_start_that_changes_is_as_in_a_live_table(make_replay, streams, tmp_pa
         client.save(tmp_path / "table", 30.0)
 
 
+@pytest.mark.parametrize("buffer, strict", [(200.0, False), (200.0, True), (math.inf, True)])
+@pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+def test_a_buffer_that_narrows_is_as_in_a_live_table(
+    make_replay, streams, tmp_path, buffer, strict
+):
+    """What was inserted beyond it need not be made up for."""
+    config = ReplayConfig("uniform", T, 64, 8, 8.0, buffer, strict_ratio=strict)
+    replay = make_replay(config, BATCH)
+    client = replay.client(insert_timeout=5.0)
+    streams.add_to(client, np.arange(4, dtype=np.int32), 8 * T + 1)
+    client.save(tmp_path / "table", 30.0)
+    live = client.reconfigure(error_buffer=32.0)
+    assert live.error == live.limits.max_diff == 8.0 * 32
+    replay.close()
+    narrow = dataclasses.replace(config, error_buffer=32.0)
+    client = make_replay(narrow, BATCH, saved=tmp_path / "table").client()
+    assert client.info()[1:6] == live[1:6]
+
+
+@pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+def test_bounds_that_a_table_did_not_have_begin_where_it_is(make_replay, streams, tmp_path):
+    config = ReplayConfig("uniform", T, 64, 8, 8.0, error_buffer=math.inf)
+    replay = make_replay(config, BATCH)
+    client = replay.client()
+    streams.add_to(client, np.arange(4, dtype=np.int32), 8 * T + 1)
+    client.save(tmp_path / "table", 30.0)
+    replay.close()
+    config = dataclasses.replace(config, error_buffer=32.0)
+    info = make_replay(config, BATCH, saved=tmp_path / "table").client().info()
+    assert info.limits.max_diff == info.error == 8.0 * 32
+
+
 @pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
 def test_unrolls_of_a_table_that_became_uniform_get_the_priority_of_new_ones(
     make_replay, streams, tmp_path
