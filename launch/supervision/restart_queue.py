@@ -6,6 +6,7 @@ from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import SupervisedNode
 from distrl.launch.supervision.outcome import ProgramOutcome
 from distrl.launch.supervision.result import NOT_STARTED, Failure
+from distrl.runtime.heartbeat import DOWN, LOST
 from distrl.runtime.working_folder import shown
 
 
@@ -87,8 +88,10 @@ class RestartQueue:
         )
 
     def cancel(self, node: SupervisedNode) -> None:
-        """Removes the node, if it is planned."""
+        """Removes the node, if it is planned; nobody is to wait for its restart any more."""
         self._planned = [(when, planned) for when, planned in self._planned if planned is not node]
+        if not node.alive and node.heartbeat.status in (DOWN, LOST):
+            node.heartbeat.end(comes_back=False)
 
     def due(self) -> float:
         """Returns the time of the next start; infinite if there is none."""
@@ -103,6 +106,5 @@ class RestartQueue:
         due = [
             node for when, node in self._planned if when <= now and node.unavailable_reason is None
         ]
-        for node in due:
-            self.cancel(node)
+        self._planned = [(when, node) for when, node in self._planned if node not in due]
         return due

@@ -14,7 +14,7 @@ from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.supervisor import Supervisor
 from distrl.launch.supervision.usage import Usage
-from distrl.runtime.heartbeat import DOWN, GONE, LOST, UP, HeartbeatTable
+from distrl.runtime.heartbeat import ABSENT, DOWN, GONE, LOST, UP, HeartbeatTable
 
 PHASES = [["actor/0", "actor/1"], ["learner/0"], ["replay/0"]]
 NAMES = [name for phase in PHASES for name in phase]
@@ -1019,10 +1019,43 @@ def test_scaling_down_cancels_a_planned_restart(world):
     actor = world.nodes["actor/1"]
     world.at(5.0, lambda: actor.end(signal="SIGKILL"))
     world.at(5.5, lambda: world.supervisor.scale("actor", 1))
+    seen = []
+    for when in (5.2, 6.0, 21.0):
+        world.at(when, lambda: seen.append(actor.heartbeat.status))
     world.at(20.0, lambda: world.supervisor.scale("actor", 2))
     finish_at(world, 100.0)
     world.run()
     assert actor.times("start") == [0.0, 20.0]
+    assert seen == [DOWN, GONE, UP]  # nobody waits for it, until it is scaled up
+
+
+def test_a_node_of_a_lost_host_may_be_scaled_down_and_up_again(world):
+    world.use(actor=POLICY)
+    actor, seen = world.nodes["actor/1"], []
+
+    def lose():
+        actor.unavailable_reason = "host h2 is lost"
+        actor.end(error="host h2 is lost")
+
+    world.at(5.0, lose)
+    world.at(7.0, lambda: world.supervisor.scale("actor", 1))
+    world.at(20.0, lambda: world.supervisor.scale("actor", 2))
+    world.at(30.0, lambda: setattr(actor, "unavailable_reason", None))
+    for when in (6.0, 8.0, 33.0):
+        world.at(when, lambda: seen.append(actor.heartbeat.status))
+    finish_at(world, 100.0)
+    world.run()
+    assert seen == [LOST, GONE, UP]
+    assert len(actor.times("start")) == 2
+
+
+def test_a_node_that_was_never_started_stays_absent_when_it_is_scaled_down(world):
+    seen = []
+    world.at(5.0, lambda: world.supervisor.scale("actor", 1))
+    world.at(6.0, lambda: seen.append(world.nodes["actor/1"].heartbeat.status))
+    finish_at(world, 10.0)
+    world.run(standby=["actor/1"])
+    assert seen == [ABSENT]
 
 
 def test_what_a_stopping_node_says_does_not_count(world):
