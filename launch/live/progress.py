@@ -5,18 +5,27 @@ from pathlib import Path
 from typing import Any
 
 from distrl.metrics.progress_line import FILE_NAME
-from distrl.runtime.files import TASKS, read_json
+from distrl.runtime.files import TASKS, read_dict
+
+_SHOWN = {"monotonic", "metrics", "rates", "progress", "nodes", "bottleneck"}
 
 
 def read_progress(run_dir: Path) -> dict[str, dict[str, Any]]:
-    """Returns what the file of each task has, by name; "" if there is one. Empty: none yet."""
-    alone = read_json(run_dir / FILE_NAME)
+    """Returns what the file of each task has, by name; "" if there is one. Empty: none yet.
+
+    A file that a crash of the machine has damaged counts as none: the program writes it again.
+    """
+    alone = _read(run_dir / FILE_NAME)
     if alone is not None:
         return {"": alone}
     folder = run_dir / TASKS
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    by_task = {name: read_json(folder / name / FILE_NAME) for name in names}
+    by_task = {name: _read(folder / name / FILE_NAME) for name in names}
     return {name: progress for name, progress in by_task.items() if progress is not None}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return read_dict(path, lambda data: data.keys() >= _SHOWN)
 
 
 def shares_of_nodes(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:

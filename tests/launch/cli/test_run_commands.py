@@ -168,6 +168,16 @@ def test_a_damaged_status_is_one_line(run_dir: Path, command: Any, data: str):
         command(["distrl", str(run_dir)])
 
 
+@pytest.mark.parametrize("data", ["", '{"time": 1.0, "metr', "[]", '{"time": 1.0}'])
+@pytest.mark.parametrize("command", [status.status, top.top])
+def test_damaged_figures_are_left_out(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], command: Any, data: str
+):
+    (run_dir / "progress.json").write_text(data)
+    assert command(["distrl", str(run_dir)]) == 0
+    assert "actor/0 " in capsys.readouterr().out
+
+
 def test_a_suspended_launcher_is_named(run_dir: Path, capsys: pytest.CaptureFixture[str]):
     with subprocess.Popen(["sleep", "60"]) as launcher:
         try:

@@ -1,12 +1,14 @@
 """The status as lines of a terminal."""
 
+import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 
-from distrl.launch.live.progress import duration_text, time_text
-from distrl.launch.live.view import render
+from distrl.launch.live.progress import duration_text, read_progress, time_text
+from distrl.launch.live.view import View, render
 
 METRICS = {
     "seconds": 3723.4,
@@ -97,6 +99,25 @@ def test_a_program_that_has_said_nothing_yet_has_its_nodes():
     lines = render(STATUS, {}, 80, 24, coloured=False)
     assert [line.split()[0] for line in lines] == ["node", "learner/0", "actor/0", "actor/1"]
     assert render({}, {}, 80, 24)  # not even its nodes
+
+
+DAMAGED = ["", "\0" * 8, '{"time": 1.0, "metr', "[]", '{"time": 1.0}']
+
+
+@pytest.mark.parametrize("data", DAMAGED)
+def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, data: str):
+    """As after a power cut: the resumed program has not written it again at its first tick."""
+    (tmp_path / "progress.json").write_text(data)
+    assert read_progress(tmp_path) == {}
+    lines = View(tmp_path).lines(STATUS, 80, 24)
+    assert lines == View(tmp_path / "none yet").lines(STATUS, 80, 24)
+
+
+def test_a_damaged_file_of_one_task_leaves_the_others(tmp_path: Path):
+    for task, data in (("a", ""), ("b", json.dumps(progress()))):
+        (tmp_path / "tasks" / task).mkdir(parents=True)
+        (tmp_path / "tasks" / task / "progress.json").write_text(data)
+    assert list(read_progress(tmp_path)) == ["b"]
 
 
 def test_old_figures_are_marked():
