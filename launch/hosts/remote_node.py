@@ -78,6 +78,8 @@ class SupervisedRemoteNode(SupervisedNode):
         self.alive = True
         heartbeat = self.heartbeat
         self._send("start", node=self.name, life=heartbeat.life, acted=heartbeat.acted)
+        if self.unavailable_reason is not None:  # nobody has got that message
+            self.lose(self.unavailable_reason)
 
     def usage(self) -> Usage | None:
         return self._usage

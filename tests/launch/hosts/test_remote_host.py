@@ -177,6 +177,17 @@ def test_a_silent_host_is_lost_with_its_nodes_until_it_is_back(
     daemon.start()
 
 
+def test_a_node_that_is_started_on_a_host_just_lost_has_ended(daemon: Daemon):
+    """As where the start of another node has shown that the connection is broken."""
+    daemon.bring_up()
+    daemon.socket.close()
+    daemon.run_until(lambda: daemon.said)
+    daemon.node.heartbeat.begin(life=3)
+    daemon.node.start()
+    assert daemon.node.collect() and not daemon.node.alive
+    assert (daemon.node.exit.state, daemon.node.exit.error) == ("failed", daemon.said[0])
+
+
 class Clock:
     """The time of `remote_host`, from 0."""
 
