@@ -28,6 +28,7 @@ from distrl.launch.hosts.ray_actor import ADDRESS_VARIABLE
 from distrl.launch.network.private_folder import new_folder
 from distrl.launch.network.tunnel_process import SealedTunnel, end_tunnel, has_ended
 from distrl.launch.supervision.housekeeping import Housekeeping
+from distrl.launch.supervision.running_time import Silence
 from distrl.launch.supervision.signals import Signals, run_once
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class HostDaemon:
         self._required: set[tuple[str, int]] = set()
         self._reached: set[tuple[str, int]] = set()  # at some time
         self._wired = False
-        self._last_heard = self._last_report = time.monotonic()
+        self._silence = Silence()
+        self._last_report = time.monotonic()
         self._channel = JsonLineChannel(self.selector, reader, writer, self._handle, self._leave)
         self._nodes = HostNodes(self._channel.send, self._forward_messages, self._housekeeping)
 
@@ -111,7 +113,7 @@ class HostDaemon:
                     self._last_report = now
                     self._attempt("checking the tunnel", self._check_tunnel)
                     self._channel.send("report", nodes=self._nodes.report())  # and sign of life
-                if now - self._last_heard > LEASE_S:
+                if self._silence.seconds(now) > LEASE_S:
                     self._leave(f"no message from the launcher for {LEASE_S:g} s")
 
     def _attempt(self, what: str, step: Callable[[], object]) -> None:
@@ -137,7 +139,7 @@ class HostDaemon:
     # Messages from the launcher.
 
     def _handle(self, message: dict[str, Any]) -> None:
-        self._last_heard = time.monotonic()
+        self._silence.end()
         kind = message.pop("kind")
         try:
             with self._channel.kept_alive() if kind in SLOW else contextlib.nullcontext():
@@ -149,7 +151,6 @@ class HostDaemon:
                 traceback="".join(traceback.format_exception(error)),
                 passing=isinstance(error, OSError),  # a port that is taken, a folder not mounted
             )
-        self._last_heard = time.monotonic()  # building a program takes long
 
     def _on_ping(self) -> None:
         """Does nothing: the message itself is the sign of life."""
@@ -305,9 +306,8 @@ class HostDaemon:
         if reason:
             self._console.say(f"{reason}; ending{' its nodes' if self._nodes.by_name else ''}")
         self._nodes.destroy(self._console.try_to)
-        for pid in (self._tunnel.pid if self._tunnel else 0, self._launcher_tunnel):
-            if pid:
-                self._console.try_to("ending a tunnel", functools.partial(end_tunnel, pid))
+        for pid in filter(None, (self._tunnel.pid if self._tunnel else 0, self._launcher_tunnel)):
+            self._console.try_to("ending a tunnel", functools.partial(end_tunnel, pid))
         shutil.rmtree(self._folder, ignore_errors=True)
         command = self._reconnect_command
         if reason and command is not None and reconnect and not self._asked:

@@ -13,6 +13,7 @@ from distrl.launch.hosts.code_identity import difference
 from distrl.launch.hosts.connecting_command import ConnectingCommand
 from distrl.launch.hosts.remote_node import SILENT_S, SupervisedRemoteNode
 from distrl.launch.supervision.node import Message
+from distrl.launch.supervision.running_time import Silence
 from distrl.launch.supervision.session import Session
 from distrl.launch.supervision.signals import run_once
 from distrl.launch.supervision.usage import Usage
@@ -85,8 +86,8 @@ class RemoteHost:
         self._connecting = ConnectingCommand(error_log)
         self._channel: JsonLineChannel | None = None
         self._wired = False  # it has been sent the other hosts' addresses
-        self._last_heard = self._last_ping = 0.0
-        self._next_attempt = 0.0
+        self._silence = Silence()
+        self._last_ping = self._next_attempt = 0.0
         self._reached: set[str] = set()  # ports of other hosts' tunnels, once
         self._told: str | None = None  # the failure that was told last, since the host was up
         self._was_up = False  # once
@@ -95,6 +96,7 @@ class RemoteHost:
     def tick(self) -> None:
         """Pings the daemon, notices its silence, or reconnects; called about once a second."""
         now = time.monotonic()
+        silent = self._silence.seconds(now)
         if self._channel is None:
             if self._command and now >= self._next_attempt:
                 self._connect()
@@ -104,7 +106,7 @@ class RemoteHost:
             self._channel.send("ping")
         starting = self.state is not HostState.UP
         limit = START_S if starting else SILENT_S
-        if now - self._last_heard > limit:
+        if silent > limit:
             when = ", while it started" if starting else ""
             self._lost(f"no message from its daemon for {limit:g} s{when}", shown=True)
 
@@ -175,7 +177,8 @@ class RemoteHost:
         """Takes over a connection to the daemon."""
         channel.on_message, channel.on_close = self._handle, self._lost
         self._channel = channel
-        self._last_heard = self._last_ping = time.monotonic()
+        self._silence.end()
+        self._last_ping = time.monotonic()
         self.state = HostState.STARTING
         self._wired = False
         self.unreachable = {}
@@ -227,7 +230,7 @@ class RemoteHost:
     # Messages from the daemon.
 
     def _handle(self, message: dict[str, Any]) -> None:
-        self._last_heard = time.monotonic()
+        self._silence.end()
         getattr(self, f"_on_{message.pop('kind')}")(**message)
 
     def _on_hello(self, **fields: Any) -> None:

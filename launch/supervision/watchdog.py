@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from distrl.launch.supervision.journal import Journal
 from distrl.launch.supervision.node import SupervisedNode
 from distrl.launch.supervision.restart_policy import HangLimits
+from distrl.launch.supervision.running_time import RunningTime
 from distrl.launch.supervision.usage import Usage
 from distrl.runtime.heartbeat import Heartbeat
 from distrl.runtime.working_folder import shown
@@ -12,7 +13,6 @@ from distrl.runtime.working_folder import shown
 _IDLE_CORES = 0.05  # a working node that uses less CPU is idle
 _SILENCE_S = 2.0  # without a heartbeat, which a node sends every second
 _WARN_AT = 0.5  # of a limit
-_MAX_CHECK_GAP_S = 2.0  # counted between two checks: longer, and the launcher did not run, either
 
 
 class Watchdog:
@@ -68,8 +68,7 @@ class Watchdog:
 class HangDetector:
     """Decides whether one node is hung; to be asked about once a second.
 
-    What passes while it is not asked hardly counts: then the launcher did not run, nor did the node
-    where the whole program was frozen (a paused container, a suspended job).
+    What passes while it is not asked hardly counts, see `RunningTime`.
 
     Args:
       heartbeat: the node's.
@@ -84,9 +83,9 @@ class HangDetector:
         self._heartbeat = heartbeat
         self._limits = limits
         self._baseline: tuple[float, float] | None = None  # seconds without progress, CPU seconds
-        self._stuck_s = 0.0  # as far as it counts
+        self._stuck_s = float("inf")  # as far as it counts; all of it before the first check
         self._stopped_s = 0.0
-        self._last_check: float | None = None
+        self._time = RunningTime()
         self.near: tuple[str, float, float] | None = None
 
     def check(self, usage: Usage, now: float) -> str | None:
@@ -98,9 +97,7 @@ class HangDetector:
         """
         limits = self._limits
         self.near = None
-        first = self._last_check is None
-        passed = 0.0 if self._last_check is None else min(now - self._last_check, _MAX_CHECK_GAP_S)
-        self._last_check = now
+        passed = self._time.passed(now)
         self._stopped_s = self._stopped_s + passed if usage.stopped else 0.0
         if limits.stopped is not None and self._stopped_s > limits.stopped:
             return f"was stopped by a signal (SIGSTOP), {self._stopped_s:.0f} s ago"
@@ -108,7 +105,7 @@ class HangDetector:
         if stuck is None:
             self._baseline, self._stuck_s = None, 0.0
             return None
-        stuck = self._stuck_s = stuck if first else min(stuck, self._stuck_s + passed)
+        stuck = self._stuck_s = min(stuck, self._stuck_s + passed)
         if self._baseline is None or stuck < self._baseline[0]:
             self._baseline = stuck, usage.cpu
             return None

@@ -113,7 +113,7 @@ class Daemon:
         patch.setattr(daemon_module, "run_once", turn)
         patch.setattr(daemon_module, "SealedTunnel", NoTunnel)
         patch.setattr(daemon_module, "time", types.SimpleNamespace(monotonic=lambda: self.now))
-        self.daemon._last_heard = self.daemon._last_report = 0.0
+        self.daemon._last_report = 0.0
         patch.setattr(os, "_exit", leave)
         patch.setattr(os, "execv", lambda path, command: leave(command))
 
@@ -225,6 +225,25 @@ def test_a_lost_launcher_is_waited_for_again(daemon):
     daemon.turns = [lambda: daemon.launcher.shutdown(socket.SHUT_WR)]
     daemon.run()
     assert daemon.ended == ["distrl", "host-daemon"]
+
+
+def test_a_launcher_that_says_nothing_for_long_is_lost(daemon, capfd):
+    daemon.turns = [nothing] * 100  # 20 s
+    daemon.run()
+    assert daemon.ended == ["distrl", "host-daemon"]
+    assert 45 <= len(daemon.turns) <= 50
+    assert "no message from the launcher for 10 s; ending" in capfd.readouterr().err
+
+
+def test_a_pause_of_the_whole_program_is_no_silence(daemon):
+    """As of a job that is suspended: the launcher has said nothing meanwhile."""
+
+    def pause() -> None:
+        daemon.now += 3600.0
+
+    daemon.turns = [nothing, pause, nothing, lambda: daemon.say("ping"), pause, nothing]
+    daemon.run()
+    assert daemon.ended == 0 and daemon.turns == []
 
 
 def test_signs_of_life_are_sent_while_stacks_are_read(daemon, monkeypatch):

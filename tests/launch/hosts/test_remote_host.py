@@ -195,6 +195,12 @@ class Clock:
         self.now = 0.0
         patch.setattr(remote_host, "time", types.SimpleNamespace(monotonic=lambda: self.now))
 
+    def tick_until(self, now: float, host: RemoteHost) -> None:
+        """Calls `tick` each second until then."""
+        while self.now < now:
+            self.now = min(now, self.now + 1.0)
+            host.tick()
+
 
 def test_a_host_that_starts_is_not_lost_while_it_shows_signs_of_life(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
@@ -203,10 +209,9 @@ def test_a_host_that_starts_is_not_lost_while_it_shows_signs_of_life(
     daemon.connect()
     daemon.send(**HELLO)
     for second in range(0, 400, 50):  # its imports take more than six minutes
-        clock.now = float(second)
+        clock.tick_until(float(second), daemon.host)
         daemon.send(kind="alive")
-        daemon.run_until(lambda: daemon.host._last_heard == clock.now)
-        daemon.host.tick()
+        daemon.run_until(lambda: daemon.host._silence._seconds == 0.0)
     assert daemon.host.state is HostState.STARTING and not daemon.said
     assert daemon.host.why_late() == "its daemon is still importing and building the program"
     daemon.send(kind="ready", ports={"actor/0": [15000]}, tunnel_port=7420)
@@ -218,17 +223,34 @@ def test_a_host_that_says_nothing_while_it_starts_is_lost_and_named(
 ):
     clock = Clock(monkeypatch)
     daemon.connect()
-    clock.now = 60.0
     daemon.host.tick()
+    clock.tick_until(60.0, daemon.host)
     assert daemon.host.state is HostState.STARTING
-    clock.now = 60.1
-    daemon.host.tick()
+    clock.tick_until(60.1, daemon.host)
     assert daemon.host.state is HostState.AWAY
     line = "host h2 is lost: no message from its daemon for 60 s, while it started"
     assert daemon.said == [line] and daemon.host.why_late() == line
     clock.now = 70.0
     daemon.host.tick()
     assert len(daemon.said) == 1
+
+
+def test_a_pause_of_the_whole_program_is_no_silence(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+):
+    """As of a job that is suspended: the daemon has said nothing meanwhile."""
+    daemon.bring_up()
+    daemon.start()
+    clock = Clock(monkeypatch)
+    for _ in range(3):
+        daemon.host.tick()
+        clock.now += 3600.0
+        daemon.host.tick()
+        daemon.send(kind="report", nodes={})
+        daemon.run_until(lambda: daemon.host._silence._seconds == 0.0)
+    assert daemon.host.state is HostState.UP and not daemon.said
+    clock.tick_until(clock.now + 10.1, daemon.host)
+    assert daemon.said == ["host h2 is lost: no message from its daemon for 10 s"]
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
