@@ -1,6 +1,5 @@
 """The command that connects to a host's daemon, as a process of the launcher's machine."""
 
-import contextlib
 import os
 import pathlib
 import signal
@@ -8,11 +7,10 @@ import subprocess
 from collections.abc import Sequence
 
 from distrl.launch.hosts import ssh
-from distrl.launch.supervision.node import KILL_S
 
 
 class ConnectingCommand:
-    """One process at a time, whose stderr is appended to a file.
+    """One process at a time, whose stderr is appended to a file. Nothing here waits for its end.
 
     Args:
       error_log: the file; earlier runs may have written to it.
@@ -23,6 +21,7 @@ class ConnectingCommand:
         # Bytes that earlier processes, or an earlier run, have written.
         self._errors_begin = error_log.stat().st_size if error_log.exists() else 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._ending: dict[subprocess.Popen[bytes], float] = {}  # and when they are killed
 
     def start(self, command: Sequence[str]) -> tuple[int, int]:
         """Starts the process. Raises OSError.
@@ -47,17 +46,20 @@ class ConnectingCommand:
         process.stdout.close()
         return reader, writer
 
-    def end(self, timeout: float) -> None:
-        """Waits for the process to end, and kills it after `timeout` seconds."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel ends it some time
-                process.wait(KILL_S)
+    def end(self, deadline: float) -> None:
+        """Leaves the process to end by itself until `deadline`; then `reap` kills it."""
+        if self._process is not None:
+            self._ending[self._process] = deadline
+            self._process = None
+
+    def reap(self, now: float) -> bool:
+        """Kills processes whose time is over; returns whether any are left that have not ended."""
+        for process, deadline in list(self._ending.items()):
+            if process.poll() is not None:
+                del self._ending[process]
+            elif now >= deadline:
+                os.killpg(process.pid, signal.SIGKILL)
+        return bool(self._ending)
 
     def last_errors(self) -> str:
         """Returns the last lines of the last process's stderr, for messages."""

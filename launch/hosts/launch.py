@@ -13,6 +13,7 @@ import cloudpickle
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.hosts.code_identity import identity
+from distrl.launch.hosts.goodbye import say_goodbye
 from distrl.launch.hosts.join_server import JoinServer
 from distrl.launch.hosts.remote_host import HostState, RemoteHost, check_refused
 from distrl.launch.hosts.remote_node import RemoteHeartbeat, SupervisedRemoteNode
@@ -92,6 +93,7 @@ def launch_on_machines(
             return {"payload": payload, "tunnel_port": tunnel_port}
 
         logs = options.run_dir / "logs"
+        session.callback(say_goodbye, session, hosts)
         _add_hosts(session, hosts, placement, connect, begin, credentials, logs)
         nodes = _make_nodes(session, hosts, placement, options)
         result = _wait_for_hosts(session, hosts, time.monotonic() + join_timeout, lost)
@@ -136,7 +138,6 @@ def _add_hosts(
             logs / f"host-{host.name}.log",
         )
         hosts.append(remote_host)
-        session.callback(remote_host.close)
         session.ticks.append(remote_host.tick)
 
 

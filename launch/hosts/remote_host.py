@@ -15,7 +15,6 @@ from distrl.launch.hosts.remote_node import SILENT_S, SupervisedRemoteNode
 from distrl.launch.supervision.node import Message
 from distrl.launch.supervision.running_time import Silence
 from distrl.launch.supervision.session import Session
-from distrl.launch.supervision.signals import run_once
 from distrl.launch.supervision.usage import Usage
 from distrl.programs.placement import Host
 from distrl.runtime.heartbeat import Heartbeat
@@ -24,7 +23,7 @@ START_S = 60.0  # without a sign of life from a daemon that is not up; loading a
 RETRY_S = 3.0  # between two attempts to reach a host
 MAX_RETRY_S = 60.0  # doubled up to this while its daemon answers but cannot be used
 PING_S = 1.0
-DISCONNECT_S = 1.0  # for the connecting command to end after the connection
+DISCONNECT_S = 1.0  # for the connecting command to end after the connection; then it is killed
 
 
 class HostState(enum.Enum):
@@ -95,6 +94,7 @@ class RemoteHost:
 
     def tick(self) -> None:
         """Pings the daemon, notices its silence, or reconnects; called about once a second."""
+        self.reap()
         now = time.monotonic()
         silent = self._silence.seconds(now)
         if self._channel is None:
@@ -149,20 +149,27 @@ class RemoteHost:
             ports = [f"{host}:{port}" for host, port in required]
             self.unreachable = {at: self.unreachable[at] for at in ports if at in self.unreachable}
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Says goodbye, waits for the daemon to end, and closes the connection.
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection to its daemon."""
+        return self._channel is not None
 
-        Without a goodbye, if it is `kept`, a daemon that has connected by itself does so again.
-        """
+    def say_goodbye(self) -> None:
+        """Has the daemon end, unless it is `kept`; see `distrl.launch.hosts.goodbye`."""
         self.state, self._told = HostState.AWAY, ""  # so that its end is no loss
-        if self.kept:
-            self._disconnect(timeout)
-            return
-        self.send("bye")
-        deadline = time.monotonic() + timeout
-        while self._channel is not None and time.monotonic() < deadline:
-            run_once(self._session.supervisor.selector, 0.1)
-        self._disconnect(timeout)
+        if not self.kept:
+            self.send("bye")
+
+    def disconnect(self, timeout: float) -> None:
+        """Closes the connection. Its command has `timeout` seconds to end; then `reap` kills it."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        self._connecting.end(time.monotonic() + timeout)
+
+    def reap(self) -> bool:
+        """Returns whether a command that connected to the host has not ended; does not wait."""
+        return self._connecting.reap(time.monotonic())
 
     def _connect(self) -> None:
         self._next_attempt = time.monotonic() + RETRY_S
@@ -183,15 +190,9 @@ class RemoteHost:
         self._wired = False
         self.unreachable = {}
 
-    def _disconnect(self, timeout: float) -> None:
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-        self._connecting.end(timeout)
-
     def _lost(self, reason: str, shown: bool = False) -> None:
         previous, self.state = self.state, HostState.AWAY
-        self._disconnect(DISCONNECT_S)
+        self.disconnect(DISCONNECT_S)
         self._next_attempt = time.monotonic() + RETRY_S
         reason = f"{reason}{self._connecting.last_errors()}"
         self.away_because = f"host {self.host.name} is lost: {reason}"
@@ -213,7 +214,7 @@ class RemoteHost:
             may be repaired.
         """
         self.state = HostState.AWAY
-        self._disconnect(DISCONNECT_S)
+        self.disconnect(DISCONNECT_S)
         self._next_attempt = time.monotonic() + self._refusal_delay
         self._refusal_delay = min(2 * self._refusal_delay, MAX_RETRY_S)
         self.away_because = reason
@@ -233,14 +234,10 @@ class RemoteHost:
         self._silence.end()
         getattr(self, f"_on_{message.pop('kind')}")(**message)
 
-    def _on_hello(self, **fields: Any) -> None:
-        self.address = fields.get("address") or self.address
+    def _on_hello(self, **hello: Any) -> None:
+        self.address = hello.get("address") or self.address
         self.on_hello(
-            fields["identity"],
-            fields["host"],
-            fields["cores"],
-            fields["gpus"],
-            fields["tunnel_key"],
+            hello["identity"], hello["host"], hello["cores"], hello["gpus"], hello["tunnel_key"]
         )
 
     def on_hello(

@@ -5,7 +5,9 @@ import itertools
 import json
 import os
 import selectors
+import signal
 import socket
+import subprocess
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from distrl.launch.hosts import remote_host
+from distrl.launch.hosts import goodbye, remote_host
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.remote_host import HostState, RemoteHost
 from distrl.launch.hosts.remote_node import RemoteHeartbeat, SupervisedRemoteNode
@@ -39,9 +41,11 @@ class Daemon:
         self.ready: list[RemoteHost] = []
         session: Any = types.SimpleNamespace(
             supervisor=types.SimpleNamespace(selector=self.selector, messages=[]),
+            signals=types.SimpleNamespace(pending=list),
             journal=types.SimpleNamespace(say=self.said.append, note=lambda line: None),
         )
         self.messages = session.supervisor.messages
+        self.session = session
         self.host = RemoteHost(
             Host("h2"), [], ["actor/0"], session, {"payload": "", "tunnel_port": 0},
             lambda key: f"sealed for {key}", IDENTITY, lambda: self.ready.append(self.host),
@@ -123,7 +127,7 @@ class Daemon:
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     daemon = Daemon(tmp_path)
     yield daemon
-    daemon.host.close(timeout=0.0)
+    goodbye.say_goodbye(daemon.session, [daemon.host], timeout=0.0)
     daemon.socket.close()
 
 
@@ -324,7 +328,7 @@ def test_a_closed_connection_is_a_lost_host_and_a_goodbye_is_not(daemon: Daemon)
     assert daemon.said == ["host h2 is lost: the connection was closed"]
     daemon.bring_up()
     daemon.socket.close()
-    daemon.host.close()
+    goodbye.say_goodbye(daemon.session, [daemon.host])
     assert len(daemon.said) == 1
 
 
@@ -333,9 +337,84 @@ def test_a_daemon_that_is_kept_hears_no_goodbye(daemon: Daemon, kept: bool):
     daemon.bring_up()
     daemon.host.kept = kept
     daemon.socket.shutdown(socket.SHUT_WR)  # it hangs up at once
-    daemon.host.close()
+    goodbye.say_goodbye(daemon.session, [daemon.host])
     assert daemon.socket.recv(100) == (b"" if kept else b'{"kind": "bye"}\n')
     assert not daemon.said
+
+
+STUBBORN = ["sh", "-c", "trap '' HUP; exec sleep 60"]  # it ignores the end of its stdin
+
+
+@pytest.fixture
+def stubborn(tmp_path: Path) -> Iterator[list[Daemon]]:
+    """Hosts whose commands do not end with the connection."""
+    made = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        made.append(Daemon(tmp_path / name))
+        made[-1].host._command = STUBBORN
+        made[-1].host._connect()
+    yield made
+    goodbye.say_goodbye(made[0].session, [each.host for each in made], timeout=0.0)
+    for each in made:
+        each.socket.close()
+
+
+def no_wait(*arguments: object) -> None:
+    raise AssertionError("the launcher's loop waits")
+
+
+def test_hosts_that_are_cut_off_together_delay_no_other(
+    daemon: Daemon, stubborn: list[Daemon], monkeypatch: pytest.MonkeyPatch
+):
+    daemon.bring_up()
+    clock = Clock(monkeypatch)
+    daemon.host._last_ping = clock.now
+    monkeypatch.setattr(subprocess.Popen, "wait", no_wait)
+    processes = [each.host._connecting._process for each in stubborn]
+    for second in range(70):
+        clock.now = float(second)
+        for host in (stubborn[0].host, daemon.host, stubborn[1].host):
+            host.tick()
+        if second:
+            assert daemon.receive()["kind"] == "ping"
+        daemon.send(kind="report", nodes={})
+        daemon.run_until(lambda: daemon.host._silence._seconds == 0.0)
+    assert daemon.host.state is HostState.UP
+    for each, process in zip(stubborn, processes, strict=True):
+        assert each.said == [
+            "host h2 is lost: no message from its daemon for 60 s, while it started"
+        ]
+        each.run_until(lambda process=process: process.poll() is not None)
+        assert process.returncode == -signal.SIGKILL
+
+
+def test_the_goodbyes_of_all_hosts_share_one_deadline(
+    daemon: Daemon, stubborn: list[Daemon], monkeypatch: pytest.MonkeyPatch
+):
+    daemon.bring_up()
+    hosts = [stubborn[0].host, daemon.host, stubborn[1].host]
+    processes = [each.host._connecting._process for each in stubborn]
+    now, waits = 0.0, []
+
+    def run_once(selector: selectors.BaseSelector, timeout: float) -> None:
+        nonlocal now
+        now += timeout
+        waits.append([host.connected for host in hosts])
+        if len(waits) == 1:
+            assert daemon.receive() == {"kind": "bye"}  # it need not wait for the others' end
+
+    clock = types.SimpleNamespace(monotonic=lambda: now)
+    for module in (goodbye, remote_host):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(goodbye, "run_once", run_once)
+    goodbye.say_goodbye(daemon.session, hosts, timeout=2.0)
+    assert waits[0] == [True, True, True]
+    assert now < 2 * 2.0 + goodbye.KILL_S + 1.0
+    for process in processes:
+        assert process is not None
+        process.wait(20.0)
+        assert process.returncode == -signal.SIGKILL
 
 
 def test_a_reason_has_the_errors_of_the_last_connection_once(daemon: Daemon, tmp_path: Path):
