@@ -169,8 +169,8 @@ class Supervisor:
         node.stop_deadline = None
         node.failure = None
         try:
-            node.heartbeat.begin(self._next_life(node.name))
             self._watchdog.begin(node)
+            node.heartbeat.begin(self._next_life(node.name))
             node.start()
         except OSError as error:  # one more life that has failed
             node.exit = NodeExit(NOT_STARTED, error=str(error), causes=node.history.causes)

@@ -30,7 +30,7 @@ class Watchdog:
         self._warned: set[tuple[str, str]] = set()  # groups, and the limits that they came near
 
     def begin(self, node: SupervisedNode) -> None:
-        """To be called before each start of a node."""
+        """To be called before each attempt to start a node."""
         node.hung_cause = None
         self._detectors[node.name] = HangDetector(node.heartbeat, self._limits)
 

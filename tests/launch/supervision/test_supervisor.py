@@ -647,6 +647,19 @@ def test_a_hung_node_is_killed_and_restarted(world, cores, stopped, found, cause
     assert actor.exit.causes[0].startswith(cause)
 
 
+def test_a_start_that_is_refused_after_a_hang_is_not_that_hang(world):
+    world.use(actor=POLICY)
+    actor = world.nodes["actor/0"]
+    actor.on_start = lambda: None if actor.events[1:] else actor.heartbeat.tick()
+    world.refuse_lives = range(63, 75)
+    finish_at(world, 200.0)
+    assert world.run().status == "finished"
+    hang, *refusals = actor.exit.causes
+    assert hang.startswith("made no progress for 6")
+    # More than three in a row: nothing is wrong with the node.
+    assert refusals == ["could not be started: [Errno 28] No space left on device"] * 4
+
+
 def test_a_node_that_gets_on_or_waits_is_left_alone(world):
     world.use(actor=POLICY)
     works, waits = world.nodes["actor/0"], world.nodes["actor/1"]
