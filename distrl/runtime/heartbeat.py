@@ -74,6 +74,10 @@ class Heartbeat:
         values[_WORKING] = 0
         values[_STATUS] = UP
 
+    def not_started(self) -> None:
+        """Records that the node has not started after all: its next life may be the first one."""
+        self._values[_STARTS] -= 1
+
     def end(self, comes_back: bool, host_lost: bool = False) -> None:
         """Records that the node has ended.
 

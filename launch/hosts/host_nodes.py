@@ -53,9 +53,8 @@ class HostNodes:
         self._usages.pop(name, None)
         self._refused = {key: do for key, do in self._refused.items() if key[0] != name}
         node.heartbeat.mirror_acted(acted)
-        node.heartbeat.begin(life)
         try:
-            node.start()
+            node.begin(life)
         except OSError as error:  # no process or descriptor left
             node.heartbeat.end(True)
             self._send_exit(name, NodeExit(NOT_STARTED, error=str(error)))

@@ -97,9 +97,18 @@ class SupervisedNode(abc.ABC):
         ended = not self.alive and self.exit.state == "ended"
         return self.may_return and ended and self.failure is None
 
+    def begin(self, life: int) -> None:
+        """Starts a life of the node. Raises OSError if the system refuses that."""
+        self.heartbeat.begin(life)
+        try:
+            self.start()
+        except OSError:
+            self.heartbeat.not_started()
+            raise
+
     @abc.abstractmethod
     def start(self) -> None:
-        """Starts a life of the node."""
+        """Starts the node, whose heartbeat has the life; see `begin`."""
 
     @abc.abstractmethod
     def usage(self) -> Usage | None:

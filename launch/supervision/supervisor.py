@@ -170,8 +170,7 @@ class Supervisor:
         node.failure = None
         try:
             self._watchdog.begin(node)
-            node.heartbeat.begin(self._next_life(node.name))
-            node.start()
+            node.begin(self._next_life(node.name))
         except OSError as error:  # one more life that has failed
             node.exit = NodeExit(NOT_STARTED, error=str(error), causes=node.history.causes)
             self._on_end(node)

@@ -59,7 +59,7 @@ class FakeNode:
             raise OSError(errno.EMFILE, "Too many open files")
         self.calls.append(method)
 
-    def start(self) -> None:
+    def begin(self, life: int) -> None:
         self._call("start")
         self.alive, self.has_ended = True, False
 

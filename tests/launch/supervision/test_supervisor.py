@@ -362,6 +362,7 @@ def test_a_start_that_is_refused_is_a_failed_life(world):
     assert actor.times("start") == [0.0, 1.0, 3.0, 7.0]
     cause = "could not be started: [Errno 11] Resource temporarily unavailable"
     assert actor.exit.causes == [cause] * 3
+    assert not actor.heartbeat.restarted  # as the node itself asks
     assert world.said[0] == f"actor/0 {cause}: restarting in 1.0 s (restart 1); see actor/0.log"
     assert actor.heartbeat.status == GONE and actor.heartbeat.life == 3
     assert world.nodes["actor/1"].times("start") == [0.0]
@@ -375,6 +376,7 @@ def test_no_life_can_be_counted_while_the_disk_is_full(world):
     assert world.run().status == "finished"
     assert world.nodes["actor/0"].times("start") == [0.0, 20.0]
     assert world.nodes["actor/0"].exit.causes[1].endswith("No space left on device")
+    assert world.nodes["actor/0"].heartbeat.restarted
 
 
 def test_a_node_that_can_never_be_started_ends_the_program_in_order(world):
