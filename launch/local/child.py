@@ -203,8 +203,7 @@ def _stop_on_signal(setup: ChildSetup) -> None:
                 numbers = os.read(reader, 64)
                 if TRACE_SIGNAL in numbers:
                     obey_trace_order()
-            else:
-                setup.heartbeat.beat()
+            setup.heartbeat.beat()  # also where the node gets a signal more often than that
         manager.stop_event().set()
         manager.stop_and_wait()  # also calls the handlers of `lp.register_stop_handler`
 

@@ -134,6 +134,37 @@ except processes.ForkError as error:
     assert "this process, which has already used Courier or Reverb" in done.stdout
 
 
+def test_a_node_with_a_timer_of_its_own_is_alive():
+    """Each of its signals wakes the thread that also sends the heartbeats."""
+    script = """
+import os, signal, socket, sys, time
+from distrl.launch.local import child
+from distrl.runtime.heartbeat import Heartbeat
+heartbeat = Heartbeat()
+setup = child.ChildSetup(
+    "actor/0", print, {}, None, socket.socket(), 1, [], os.getppid(), heartbeat,
+    make_manager=lambda: None,
+)
+child._stop_on_signal(setup)
+signal.signal(signal.SIGALRM, lambda number, frame: None)
+signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+deadline = time.monotonic() + 20.0
+while heartbeat.silent() is None and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(heartbeat.silent() is not None, flush=True)
+os._exit(0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
 def test_the_launcher_does_not_import_jax():
     """Its nodes do, after the fork, with the environment variables of their group."""
     script = "import distrl.launch.local.launch, sys; print('jax' in sys.modules)"
