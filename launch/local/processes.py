@@ -15,13 +15,15 @@ from distrl.launch.local import child
 from distrl.launch.local.debugging import Debug
 from distrl.launch.local.node_pipes import Hub, NodePipes
 from distrl.launch.supervision import stack_dump
-from distrl.launch.supervision.node import Message, SupervisedNode
+from distrl.launch.supervision.node import KILL_S, Message, SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.signals import WATCHED
 from distrl.launch.supervision.usage import Usage, process_usage
 from distrl.runtime.heartbeat import Heartbeat
+
+_POLL_S = 0.01  # between two looks whether a killed process has ended
 
 
 class ForkError(ConfigError):
@@ -92,7 +94,7 @@ class SupervisedProcess(SupervisedNode):
         self._node_setup = node_setup
         self._launcher_fds = launcher_fds
         self._pipes: NodePipes | None = None
-        self._killed = False
+        self._killed_at: float | None = None  # the first time
         self.pid = 0
 
     def send(self, message: Message) -> None:
@@ -106,7 +108,7 @@ class SupervisedProcess(SupervisedNode):
 
     def start(self) -> None:
         self.exit = NodeExit(causes=self.history.causes)
-        self._killed = False
+        self._killed_at = None
         pipes = self._pipes = NodePipes(self._hub, self.log)
         try:
             self._fork(pipes)
@@ -171,7 +173,8 @@ class SupervisedProcess(SupervisedNode):
         return process_usage(self.pid) if self.pid else None
 
     def kill(self) -> None:
-        self._killed = True
+        if self._killed_at is None:
+            self._killed_at = time.monotonic()
         self._signal_group(signal.SIGKILL)
         self._signal(signal.SIGKILL)  # its group may not exist yet
 
@@ -185,14 +188,28 @@ class SupervisedProcess(SupervisedNode):
             self.log.feed(f"no stacks: {error}\n".encode())
 
     def destroy(self) -> None:
-        """Kills the process if it still runs; for when the supervisor itself fails."""
+        """Kills the process if it still runs; for when the supervisor itself fails.
+
+        Raises:
+          TimeoutError: it has not ended within `KILL_S` of its first kill, as in a system call that
+            cannot be interrupted.
+        """
         try:
             if self.alive:
                 self.kill()
+                self._wait_for_end()
                 self._reap()
                 self.alive = False
         finally:
             self._close_pipes()
+
+    def _wait_for_end(self) -> None:
+        """Waits for the kernel to end the process, which was killed."""
+        assert self._killed_at is not None
+        while not self._has_ended():
+            if time.monotonic() - self._killed_at > KILL_S:
+                raise TimeoutError(f"{self.name}, process {self.pid}, was killed and has not ended")
+            time.sleep(_POLL_S)
 
     def _has_ended(self) -> bool:
         try:
@@ -215,7 +232,7 @@ class SupervisedProcess(SupervisedNode):
             self.exit.signal = known.get(-code, f"signal {-code}")
         else:
             self.exit.code = code
-        self.exit.state = "killed" if self._killed else "failed" if code else "ended"
+        self.exit.state = "killed" if self._killed_at is not None else "failed" if code else "ended"
 
     def _signal(self, number: int) -> None:
         if self.pid:

@@ -1,18 +1,22 @@
 """The launcher's parts, without starting anything."""
 
 import io
+import itertools
 import os
 import socket
 import subprocess
 import sys
+import types
 
 import pytest
 
 from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
-from distrl.launch.local import launch
+from distrl.launch.local import launch, processes
 from distrl.launch.network.ports import Ports
 from distrl.launch.supervision.node_logs import NodeLog, Stream
+from distrl.launch.supervision.restart_policy import RestartPolicy
+from distrl.runtime.heartbeat import Heartbeat
 from tests.support.commands import needs_launchpad
 from tests.support.simulated import empty_program
 
@@ -106,6 +110,27 @@ def test_a_stream_never_blocks():
         f"[{left_out} lines left out: the terminal is slow; see the log files]",
         "last",
     ]
+
+
+def test_a_killed_process_that_does_not_end_is_left(monkeypatch):
+    """As in a system call that cannot be interrupted: here it ignores all signals."""
+    log = types.SimpleNamespace(fds=list)
+    program_node = launchpad_adapter.named_nodes(empty_program("actor"))[0]
+    process = processes.SupervisedProcess(
+        program_node, log, None, {}, None, list, Heartbeat(), RestartPolicy()
+    )
+    now = itertools.count()
+    with subprocess.Popen(["sleep", "60"]) as sleep:
+        process.pid, process.alive = sleep.pid, True
+        with monkeypatch.context() as patch:
+            patch.setattr(processes.time, "monotonic", lambda: float(next(now)))
+            patch.setattr(processes.time, "sleep", lambda seconds: None)
+            patch.setattr(os, "kill", lambda pid, number: None)
+            patch.setattr(os, "killpg", lambda pid, number: None)
+            with pytest.raises(TimeoutError, match=f"actor/0, process {sleep.pid}, was killed and"):
+                process.destroy()
+        sleep.kill()
+    assert process.alive and process.pid == sleep.pid
 
 
 @needs_launchpad
