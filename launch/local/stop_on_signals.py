@@ -5,6 +5,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -76,9 +77,11 @@ class StopOnSignals:
         os.close(self._writer)
 
     def _listen(self) -> None:
-        numbers = b""
+        numbers, deadline = b"", None
         while _END not in numbers:
-            timeout = self._grace if self.caught else None
+            if deadline is None and self.caught:
+                deadline = time.monotonic() + self._grace  # whatever signals come later
+            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not select.select([self._reader], [], [], timeout)[0]:
                 self._on_late(self.caught[0])
             numbers = os.read(self._reader, 16)
