@@ -116,6 +116,8 @@ def _judge(code: int, facts: dict[str, Any], passed_on: list[int], kills_before:
     """
     from distrl.launch.supervision.result import EXIT_FAILED, RESULT_FILE, Result
 
+    if code == -signals.RELAYED_INTERRUPT:
+        code = -signal.SIGINT
     run_dir = Path(facts["run_dir"]) if "run_dir" in facts else None
     said = facts.get("code")
     if said is not None:
@@ -125,11 +127,11 @@ def _judge(code: int, facts: dict[str, Any], passed_on: list[int], kills_before:
         reason = facts.get("reason", "see its last lines")
     elif -code in passed_on:  # before it could handle signals
         said, status = 128 - code, "stopped"
-        reason = signal.Signals(-code).name
+        reason = signals.name_of(-code)
     else:
         said, status = EXIT_FAILED, "failed"
         if code < 0:
-            reason = f"its process {killed_by(signal.Signals(-code).name, kills_before)}"
+            reason = f"its process {killed_by(signals.name_of(-code), kills_before)}"
         else:
             reason = (
                 f"its process ended with exit status {code} in the middle of its work: an "

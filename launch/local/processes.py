@@ -19,7 +19,7 @@ from distrl.launch.supervision.node import KILL_S, Message, SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
 from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import NodeExit
-from distrl.launch.supervision.signals import WATCHED
+from distrl.launch.supervision.signals import WATCHED, name_of
 from distrl.launch.supervision.usage import Usage, process_usage
 from distrl.runtime.heartbeat import Heartbeat
 
@@ -228,8 +228,7 @@ class SupervisedProcess(SupervisedNode):
         self.pid = 0
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            known = {number.value: number.name for number in signal.Signals}
-            self.exit.signal = known.get(-code, f"signal {-code}")
+            self.exit.signal = name_of(-code)
         else:
             self.exit.code = code
         self.exit.state = "killed" if self._killed_at is not None else "failed" if code else "ended"

@@ -33,6 +33,14 @@ def meaning(number: int) -> int | None:
     return signal.SIGINT if number == RELAYED_INTERRUPT else number
 
 
+def name_of(number: int) -> str:
+    """Returns a signal's name; "signal 39" for one that has none, as most real-time signals."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def run_once(selector: selectors.BaseSelector, timeout: float) -> None:
     """Waits once for the registered files, and calls the `data` of those that are ready.
 

@@ -61,6 +61,7 @@ def result(folder):
         ("os._exit(0)", "its process ended with exit status 0 in the middle of its work"),
         ("os.fork() or exit_at_once(0); os.wait(); os._exit(7)", "ended with exit status 7"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "its process was killed by SIGKILL"),
+        ("os.kill(os.getpid(), 41)", "its process was killed by signal 41"),
     ],
 )
 def test_an_end_that_the_program_has_not_announced_is_a_failure(tmp_path, start, body, reason):
@@ -158,13 +159,15 @@ def test_a_keyboards_interrupts_all_count(tmp_path):
         terminal.close()
 
 
-def test_a_signal_before_the_program_handles_any(tmp_path, start):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_program_handles_any(tmp_path, start, number):
     process = start("print('ready', flush=True); time.sleep(60)")
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     out, _ = process.communicate(timeout=50)
-    assert process.returncode == 143
-    assert out == "distrl: stopped: SIGTERM (exit status 143; nothing was saved)\n"
+    code = 128 + number
+    assert process.returncode == code
+    assert out == f"distrl: stopped: {number.name} (exit status {code}; nothing was saved)\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
