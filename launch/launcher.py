@@ -13,7 +13,7 @@ from distrl.launch.supervision.launch_options import LaunchOptions
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
 from distrl.launch.supervision.stop_sequence import STOP_S
-from distrl.programs.groups import REPLAY, group_of
+from distrl.programs.groups import ACTOR, REPLAY, group_of
 from distrl.programs.resources import describe_gpus, node_environments
 from distrl.programs.substrate import AnyProgram
 
@@ -87,7 +87,7 @@ def launch_options(
         stop_grace=_stop_grace(program, experiment),
         restart_policies={label: RestartPolicy(config.restarts) for label in restartable},
         limits=_hang_limits(experiment),
-        active={"actor": experiment.actors.num_actors},
+        active={ACTOR.name: experiment.actors.num_actors} if ACTOR.name in program.groups else {},
         log_limit=None if config.log_limit_mb is None else int(config.log_limit_mb * 1e6),
         saves=saves,
     )

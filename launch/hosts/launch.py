@@ -21,7 +21,7 @@ from distrl.launch.network.credentials import Credentials, make_credentials
 from distrl.launch.network.sealing import seal
 from distrl.launch.supervision.launch_options import LaunchOptions
 from distrl.launch.supervision.result import FINAL, Result
-from distrl.launch.supervision.session import Session, check_groups
+from distrl.launch.supervision.session import Session, check_options
 from distrl.launch.supervision.signals import run_once
 from distrl.programs.groups import group_of
 from distrl.programs.placement import Host, Placement
@@ -72,7 +72,7 @@ def launch_on_machines(
     Raises:
       ConfigError: an argument that cannot work; a host that does not join, or runs other code.
     """
-    check_groups(program, "restart_policies", options.restart_policies)
+    check_options(program, options)
     with Session(program, options) as session:
         log_names = [f"host-{host.name}" for host in placement.used]
         session.journal.note(

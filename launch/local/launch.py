@@ -22,7 +22,7 @@ from distrl.launch.supervision.launch_options import LaunchOptions
 from distrl.launch.supervision.node import Message
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import Result
-from distrl.launch.supervision.session import Session, check_groups
+from distrl.launch.supervision.session import Session, check_groups, check_options
 from distrl.programs.substrate import BUILTIN, AnyProgram, of_program
 from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 from distrl.shared_memory import segment
@@ -164,8 +164,7 @@ def _check(
         raise ConfigError("launch() must be called in the main thread, because of signals")
     program_nodes = launchpad_adapter.named_nodes(program)
     launchpad_adapter.check_can_run(program_nodes)
-    check_groups(program, "restart_policies", options.restart_policies)
-    check_groups(program, "may_return", dict.fromkeys(options.may_return or ()))
+    check_options(program, options)
     names, debug = [node.name for node in program_nodes], node_options.debug
     if isinstance(debug, Debug) and debug.node not in names:
         raise ConfigError(f"--debug={debug.node}: no such node; the nodes are {', '.join(names)}")

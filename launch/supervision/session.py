@@ -214,6 +214,13 @@ class Session(contextlib.ExitStack):
         return ""
 
 
+def check_options(program: AnyProgram, options: LaunchOptions) -> None:
+    """Raises ConfigError if the options name a group that the program does not have."""
+    for what in ("stop_grace", "restart_policies", "active"):
+        check_groups(program, what, getattr(options, what))
+    check_groups(program, "may_return", dict.fromkeys(options.may_return or ()))
+
+
 def check_groups(program: AnyProgram, what: str, groups: Mapping[str, Any]) -> None:
     """Raises ConfigError if `groups` has a key that is no group of the program."""
     unknown = sorted(set(groups) - set(program.groups))

@@ -3,13 +3,14 @@
 import dataclasses
 import math
 import types
+from pathlib import Path
 
 import pytest
 
 from distrl.config import SupervisionConfig
 from distrl.envs import PoolConfig, PythonEnvironment
 from distrl.experiment import Experiment
-from distrl.launch.launcher import _hang_limits, _stop_grace
+from distrl.launch.launcher import _hang_limits, _stop_grace, launch_options
 from distrl.launch.supervision.restart_policy import HangLimits
 from distrl.replay.config import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
@@ -45,3 +46,12 @@ def test_the_kernel_has_time_to_free_a_large_table():
     assert _stop_grace(program, large)["replay"] == pytest.approx(3.0 + 2000 * table / 1e9)
     del program.groups["replay"]
     assert _stop_grace(program, small) == {"learner": 30.0}
+
+
+@pytest.mark.parametrize(("label", "scaled"), [("actor", ["actor"]), ("player", [])])
+def test_only_groups_of_the_program_are_scaled(label, scaled):
+    """`launch` refuses others; a program of one's own may name its actors as it likes."""
+    experiment = Experiment(PythonEnvironment(CountingEnvironment, "counting"), CheckingConfig())
+    program = types.SimpleNamespace(groups={label: [], "learner": []})
+    options = launch_options(program, experiment, Path("run"), "output_to_files", saves=False)
+    assert list(options.active) == scaled

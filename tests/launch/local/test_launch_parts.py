@@ -43,6 +43,10 @@ def test_phases_stop_callers_before_those_they_call():
         ({"local_resources": {"learnr": {}}}, "learnr: the program's groups are learner"),
         ({"local_resources": {"learner/1": {}}}, "learner/1: the program's groups are learner"),
         ({"local_resources": {"learner": 3}}, "expected a mapping"),
+        ({"active": {"actr": 1}}, "active for actr: the program's groups are learner"),
+        ({"stop_grace": {"learnr": 60.0}}, "stop_grace for learnr: the program's groups are"),
+        ({"restart_policies": {"actr": RestartPolicy()}}, "restart_policies for actr: the prog"),
+        ({"may_return": ["actr"]}, "may_return for actr: the program's groups are learner"),
     ],
 )
 def test_what_cannot_work_is_refused(tmp_path, arguments, message):
