@@ -17,7 +17,7 @@ from distrl.launch.hosts.join_client import HELLO_S, JOIN, join_token
 from distrl.launch.hosts.remote_host import HostState, RemoteHost
 from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.private_folder import new_folder
-from distrl.launch.network.tunnel_process import end_tunnel, start_tunnel
+from distrl.launch.network.tunnel_process import end_tunnel, has_ended, start_tunnel
 from distrl.launch.supervision.session import Session
 
 MAX_UNIDENTIFIED = 64  # connections without a hello; beyond that the oldest is closed
@@ -51,11 +51,12 @@ class JoinServer:
         self._hosts = hosts
         self._token = join_token(credentials).encode()
         self._unidentified: dict[JsonLineChannel, float] = {}  # connections, and their deadlines
+        self._join_port = f"--join_port={port}"
         try:
             public = socket.create_server(("", port), backlog=128)
         except OSError as error:
             raise ConfigError(
-                f"--join_port={port}: port {port} is taken: {error.strerror}"
+                f"{self._join_port}: port {port} is taken: {error.strerror}"
             ) from error
         self._folder = new_folder()
         self.path = str(self._folder / "join")
@@ -67,6 +68,12 @@ class JoinServer:
         self._tunnel = start_tunnel(public, credentials, {JOIN: f"unix:{self.path}"}, {})
         public.close()
         self._selector.register(self._socket, selectors.EVENT_READ, self._accept)
+
+    def lost(self) -> str | None:
+        """Returns why no daemon can connect any more; None while they can."""
+        if self._tunnel and has_ended(self._tunnel):
+            self._tunnel = 0
+        return None if self._tunnel else f"the tunnel of {self._join_port} has ended"
 
     def tick(self) -> None:
         """Closes connections that have not introduced themselves in time."""
@@ -81,7 +88,8 @@ class JoinServer:
         shutil.rmtree(self._folder, ignore_errors=True)
         for channel in list(self._unidentified):
             self._drop(channel)
-        end_tunnel(self._tunnel)
+        if self._tunnel:
+            end_tunnel(self._tunnel)
 
     def _accept(self) -> None:
         if len(self._unidentified) >= MAX_UNIDENTIFIED:

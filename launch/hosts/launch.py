@@ -86,6 +86,7 @@ def launch_on_machines(
             join_server = JoinServer(session, names, hosts, credentials, join_port)
             session.callback(join_server.close)
             session.ticks.append(join_server.tick)
+            lost = functools.partial(_first_reason, [join_server.lost, lost])
             session.journal.say(f"waiting for the hosts' daemons on port {join_port}")
 
         def begin(host: Host) -> dict[str, Any]:
@@ -139,6 +140,11 @@ def _add_hosts(
         )
         hosts.append(remote_host)
         session.ticks.append(remote_host.tick)
+
+
+def _first_reason(lost: Sequence[Callable[[], str | None]]) -> str | None:
+    """Returns the first reason for which no host can be reached any more; None: there is none."""
+    return next((reason for each in lost if (reason := each()) is not None), None)
 
 
 def _fail_if_lost(session: Session, lost: Callable[[], str | None]) -> None:

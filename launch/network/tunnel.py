@@ -40,6 +40,7 @@ MAX_HANDSHAKES = 4  # at a time with one host: many actors may start at once
 HANDSHAKE_SLOT_S = 15.0  # to wait for one of these; gRPC gives up a connection after 20 s
 WATCH_S = 1.0
 LOG_INTERVAL_S = 10.0  # between two log lines of one kind
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
 
 LENGTH = struct.Struct("!I")
 _HEADER = struct.Struct("!6sH")  # _MAGIC, the server's port
@@ -169,7 +170,7 @@ class _Tunnel:
                 try:
                     sock, _ = await loop.sock_accept(listener)
                 except OSError as error:
-                    if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    if error.errno not in _PASSING:
                         raise
                     self._log("cannot accept a connection", error)
                     self._close_oldest_unauthenticated()

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import resource
 import selectors
 import socket
@@ -22,6 +23,7 @@ from distrl.programs.placement import Host
 from tests.support.other_user import as_another_user
 
 CREDENTIALS = Credentials(b"certificate", b"key")
+TUNNEL = 4711  # its pid
 IDENTITY = {
     "identity": {"python": "3.10"},
     "host": "machine",
@@ -96,7 +98,8 @@ class Launcher:
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
-    monkeypatch.setattr(join_server, "start_tunnel", lambda *arguments: 0)
+    monkeypatch.setattr(join_server, "start_tunnel", lambda *arguments: TUNNEL)
+    monkeypatch.setattr(join_server, "has_ended", lambda pid: False)
     monkeypatch.setattr(join_server, "end_tunnel", lambda pid: None)
     ports = Ports()
     launcher = Launcher(ports.take())
@@ -212,6 +215,28 @@ def test_connections_beyond_the_limit_of_open_files_leave_the_launcher_running(l
     token = join_token(CREDENTIALS)
     with launcher.connect(kind="hello", name="h1", token=token, **IDENTITY):
         launcher.run_until(lambda: launcher.hosts[0].hellos)
+
+
+def test_a_tunnel_that_has_ended_is_told_and_not_ended_again(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+):
+    assert launcher.server.lost() is None
+    collected = []
+
+    def collect(pid: int) -> bool:
+        collected.append(pid)
+        return True
+
+    monkeypatch.setattr(join_server, "has_ended", collect)
+    for _ in range(2):
+        assert re.fullmatch(
+            r"the tunnel of --join_port=\d+ has ended", launcher.server.lost() or ""
+        )
+    assert collected == [TUNNEL]  # then the pid may be another process's
+    monkeypatch.setattr(join_server, "end_tunnel", collected.append)
+    launcher.server.close()
+    assert collected == [TUNNEL]
+    monkeypatch.setattr(launcher.server, "close", lambda: None)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

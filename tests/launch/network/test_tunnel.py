@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import importlib.util
 import itertools
@@ -382,6 +383,44 @@ def test_an_end_lost_before_the_other_end_is_made_breaks_that_one():
         there.settimeout(WAIT_S)
         asyncio.run(meet())
         assert there.recv(1) == b""
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED])
+def test_a_connection_that_the_system_refuses_leaves_those_that_follow(number, monkeypatch, capfd):
+    """Accepting it fails; the next one is accepted."""
+    monkeypatch.setattr(tunnel, "WATCH_S", 0.0)
+    made = tunnel._Tunnel(tls.make_credentials(), {}, {}, [])
+    accepted = []
+
+    async def accept_two() -> None:
+        loop, both = asyncio.get_running_loop(), asyncio.Event()
+        accept = loop.sock_accept
+        refusals = [OSError(number, "refused")]
+
+        async def accept_or_refuse(listener: socket.socket) -> tuple[socket.socket, object]:
+            if refusals:
+                raise refusals.pop()
+            return await accept(listener)
+
+        async def handle(sock: socket.socket) -> None:
+            accepted.append(sock)
+            both.set()
+
+        monkeypatch.setattr(loop, "sock_accept", accept_or_refuse)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            accepting = asyncio.ensure_future(made._accept(listener, handle))
+            with socket.create_connection(listener.getsockname()):
+                waiting = asyncio.ensure_future(both.wait())
+                await asyncio.wait(
+                    [accepting, waiting], timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED
+                )
+            for task in (accepting, waiting):
+                task.cancel()
+
+    asyncio.run(accept_two())
+    assert len(accepted) == 1
+    accepted[0].close()
+    assert "tunnel: cannot accept a connection: " in capfd.readouterr().err
 
 
 def test_many_connections_at_once_are_carried_or_refused(hosts):
