@@ -194,8 +194,9 @@ def converted(value: Nest, spec: Nest) -> Nest:
         if array.dtype == leaf.dtype or array.dtype.kind not in "biuf":
             return array
         cast = array.astype(leaf.dtype)
-        same_kind = np.can_cast(array.dtype, leaf.dtype, "same_kind")
-        return cast if same_kind or (array.dtype.kind in "iu" and (cast == array).all()) else array
+        if array.dtype.kind in "iu" and leaf.dtype.kind not in "fc":  # a small one would wrap
+            return cast if (cast == array).all() else array
+        return cast if np.can_cast(array.dtype, leaf.dtype, "same_kind") else array
 
     try:
         return jax.tree.map(convert, struct(spec), value)

@@ -101,6 +101,7 @@ def test_what_has_none_is_refused_in_one_line():
         (np.int32(4), "action: expected whole numbers from 5 to 8, got 4"),
         ([5], r"action: expected int32\[1\], got int64\[1, 1\]|got int32\[1, 1\]"),
         (5.0, r"action: expected int32\[1\], got float64\[1\]"),
+        (5 + 2**32, r"action: expected int32\[1\], got int64\[1\]"),  # 5, if it wrapped
         ("left", r"action: expected int32\[1\], got"),
     ],
 )
