@@ -302,9 +302,9 @@ REMARKS = {
     "training return. " + _EPSILON,
     "ppo": "HalfCheetah-v4 and Walker2d-v4 are above CleanRL's figures. Hopper-v4 is below them "
     "for some seeds; why was not found. MiniGrid-DoorKey-5x5-v0 was solved and lost again with a "
-    "constant learning rate: seed 2 was at 0.01 after 100,000 steps. Pong-v5's runs ended where the "
-    "mean return was 18. Each had one core of a CPU with AMX, which ran at half of its speed for "
-    "much of the time, beside other work, and was interrupted and resumed.",
+    "constant learning rate: seed 2 was at 0.01 after 100,000 steps. Pong-v5's runs ended where "
+    "the mean return was 18. Each had one core of a CPU with AMX, which ran at half of its speed "
+    "for much of the time, beside other work, and was interrupted and resumed.",
     "r2d2": "With a constant learning rate CartPole-v1 was solved and lost again: seeds 0 to 2 "
     "ended at 217, 445 and 383. Since then it falls over the budget. CartPole-v1's runs have an "
     "`adam_epsilon` of 1e-5; with it, or with MiniGrid's images taken for bytes from 0 to 255, "
