@@ -21,6 +21,18 @@ from tests.support.commands import needs_launchpad
 from tests.support.simulated import empty_program
 
 
+def run_python(script):
+    """Runs a script in a process of its own, with the project's modules; it must end well."""
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+
+
 def test_phases_stop_callers_before_those_they_call():
     program = empty_program(
         "replay", "learner", "actor", "other", "inferencer", "monitor", "evaluator"
@@ -183,28 +195,14 @@ while heartbeat.silent() is None and time.monotonic() < deadline:
 print(heartbeat.silent() is not None, flush=True)
 os._exit(0)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
+    done = run_python(script)
     assert done.stdout == "True\n", done.stderr
 
 
 def test_the_launcher_does_not_import_jax():
     """Its nodes do, after the fork, with the environment variables of their group."""
     script = "import distrl.launch.local.launch, sys; print('jax' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
+    done = run_python(script)
     assert done.stdout == "False\n"
 
 
