@@ -17,7 +17,7 @@ PAGE = HERE.parent / "docs" / "performance.md"
 TEMPLATE = HERE / "performance_template.txt"
 
 _PLACE = re.compile(
-    r"^\{(?P<name>[a-z_]+): (?P<columns>.+?)(?:, where (?P<where>.+?) is (?P<value>.+?))?\}$",
+    r"^\{(?P<name>[a-z0-9_]+): (?P<columns>.+?)(?:, where (?P<where>.+?) is (?P<value>.+?))?\}$",
     flags=re.MULTILINE,
 )
 _COMMAND = re.compile(r"`((?:taskset -c 1 )?python benchmarks/[^`]*)`")

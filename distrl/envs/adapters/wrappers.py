@@ -21,7 +21,8 @@ _POST_PROCESS = "environment.wrappers.post_process's action"
 
 @dataclasses.dataclass(frozen=True)
 class WrapperConfig:
-    """Wrappers of each environment, applied from the inside out in this order.
+    """Wrappers of each environment. From the inside out: `post_process`, `max_episode_steps`,
+    `action_repeat`, `frame_stack`, `clip_actions`.
 
     Attributes:
       clip_actions: clip continuous actions to their bounds before the environment sees them.
