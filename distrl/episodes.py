@@ -200,7 +200,10 @@ class RecentEpisodes:
         """Returns the mean of a column of the records, 0 being the return; None of none."""
         if not self._records:
             return None
-        return math.fsum([record[column] for record in self._records]) / len(self._records)
+        values = [record[column] for record in self._records]
+        if not all(map(math.isfinite, values)):  # `fsum` refuses infinities of both signs
+            return sum(values) / len(values)
+        return math.fsum(values) / len(values)
 
     @property
     def success_rate(self) -> float | None:

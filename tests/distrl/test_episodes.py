@@ -1,6 +1,7 @@
 """Outcomes of episodes, vector rewards and action repeat, from a pool's steps to metrics.csv."""
 
 import csv
+import math
 import types
 
 import jax
@@ -11,7 +12,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.config import MetricsConfig
 from distrl.envs import PythonEnvironment
-from distrl.episodes import EpisodeOutcome, EpisodeStatistics
+from distrl.episodes import EpisodeOutcome, EpisodeStatistics, RecentEpisodes
 from distrl.evaluator import Evaluator, play_to_the_end
 from distrl.goal import Goal
 from distrl.inference.messages import InferenceMessages
@@ -319,3 +320,12 @@ def test_an_actor_reports_restarts():
     assert actor.take_report()["env_restarts"] == 2
     assert actor.take_report()["env_restarts"] == 0
     actor.close()
+
+
+def test_returns_that_are_not_finite_have_a_mean_that_is_not():
+    recent = RecentEpisodes(4)
+    recent.extend([[math.inf, 1, 0], [2.0, 3, 0]])
+    assert recent.mean_return == math.inf
+    recent.extend([[-math.inf, 5, 0]])
+    assert math.isnan(recent.mean_return)
+    assert len(recent) == 3
