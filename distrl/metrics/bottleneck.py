@@ -68,8 +68,8 @@ def find_bottleneck(
       groups: "actor", "learner" and perhaps "inferencer", or "single_process" alone.
       coupled: whether acting and learning wait for each other, as with a queue or a ratio of
         samples to inserts; otherwise the learner does not limit the environment steps.
-      idle_cores: of the machine; None: not known. Gains are what a node with a core of its own
-        brings, and the sentence says so where there is none.
+      idle_cores: of those that may be used; None: not known. Gains are what a node with a core of
+        its own brings, and the sentence says so where there is none.
     """
     no_core = idle_cores is not None and idle_cores < _LEAST_CORE
     core = " with another core" if no_core else ""

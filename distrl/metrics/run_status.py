@@ -1,6 +1,7 @@
 """What is known of a task in progress, in a file that other processes read."""
 
 import collections
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -52,6 +53,7 @@ class RunStatus:
         self._next_write = 0.0
         self._idle: collections.deque[tuple[float, float]] = collections.deque()
         self._idle_cores: float | None = None
+        self._cores = os.sched_getaffinity(0)  # before this process's threads are kept to some
         self._errors = ToldOnce(printer, self._path, "the status is not current")
 
     def columns(self) -> dict[str, float | None]:
@@ -104,8 +106,8 @@ class RunStatus:
             self._errors.worked()
 
     def _look_at_cores(self, now: float) -> None:
-        """Notes how many cores of the machine have been idle, on average over the window."""
-        idle = idle_seconds()
+        """Notes how many usable cores have been idle, on average over the window."""
+        idle = idle_seconds(self._cores)
         if idle is None:
             return
         cores = self._idle

@@ -73,19 +73,21 @@ def on_one_core() -> Iterator[None]:
             keep_to_cores(thread, cores)
 
 
-def idle_seconds(root: Path = Path("/")) -> float | None:
-    """Returns how long the machine's cores have been idle since it started, added up.
+def idle_seconds(cores: set[int], root: Path = Path("/")) -> float | None:
+    """Returns how long these cores have been idle since the machine started, added up.
 
-    None: it does not say, or this process may not use all of its cores.
+    None: it does not say, or this process may not keep all of them busy.
 
     Args:
+      cores: their numbers.
       root: the folder that contains `proc` and `sys`.
     """
-    text = _read(root / "proc/stat")
-    if not text.startswith("cpu ") or _quota(root) < (os.cpu_count() or 1):
+    lines = (line.split() for line in _read(root / "proc/stat").splitlines())
+    times = {fields[0]: fields for fields in lines if fields}
+    if _quota(root) < len(cores) or not all(f"cpu{core}" in times for core in cores):
         return None
-    fields = text.partition("\n")[0].split()
-    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")  # idle, and for disks
+    ticks = sum(int(times[f"cpu{c}"][i]) for c in cores for i in (4, 5))  # idle, and for disks
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def memory_limit(root: Path = Path("/")) -> int:

@@ -244,12 +244,17 @@ def test_a_sandbox_without_oom_scores(tmp_path):
     raise_oom_score(300, tmp_path / "missing")
 
 
-def test_idle_seconds_are_those_of_all_cores(tmp_path):
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/stat").write_text("cpu  1 2 3 400 50 6 7 0 0 0\ncpu0 1 2 3 4 5\n")
+def test_idle_seconds_are_those_of_the_cores_that_may_be_used(tmp_path):
+    text = "cpu  9 9 9 999 99 6 7\ncpu0 1 2 3 4 5 6 7\ncpu1 1 2 3 40 50 6 7\n\nintr 1 2 3 4 5\n"
+    quota = {**V2, "sys/fs/cgroup/jobs/cpu.max": "150000 100000"}
+    root = tree(tmp_path, {**quota, "proc/stat": text})
     tick = os.sysconf("SC_CLK_TCK")
-    assert idle_seconds(tmp_path) == 450 / tick
-    assert idle_seconds(tmp_path / "none") is None
+    assert idle_seconds({1}, root) == 90 / tick
+    assert idle_seconds({0, 1}, root) is None  # 1.5 cores are allowed
+    (root / "proc/self/cgroup").unlink()
+    assert idle_seconds({0, 1}, root) == 99 / tick
+    assert idle_seconds({0, 7}, root) is None
+    assert idle_seconds({0}, tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(
