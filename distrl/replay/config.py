@@ -117,7 +117,7 @@ class ReplayConfig:
         if self.sampler is not None and self.backend == "reverb":
             raise ConfigError(
                 f"replay.sampler={type(self.sampler).__name__} is not for a Reverb server, which "
-                "has only its own; use replay.backend=shared_memory"
+                "has only its own; use replay.backend=served, or on one machine shared_memory"
             )
         if self.priority_of is not None and not callable(self.priority_of):
             raise ConfigError(
