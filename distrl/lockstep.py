@@ -52,7 +52,7 @@ class LockstepSchedule:
                 "replay.samples_per_insert, or use replay.table=queue"
             )
         limits = replay.limits(batch_size)
-        width = (limits.max_diff - limits.min_diff) / 2
+        width = limits.max_diff - limits.samples_per_insert * limits.min_size_to_sample
         need = self.streams * replay.samples_per_insert + batch_size
         if width < need:
             raise ConfigError(

@@ -1,6 +1,7 @@
 """Lockstep: its schedule never deadlocks, and determines what is learned."""
 
 import concurrent.futures
+import dataclasses
 import random
 import threading
 import time
@@ -28,6 +29,7 @@ UNIFORM = ReplayConfig(
 PRIORITIZED = ReplayConfig(
     "prioritized", 3, 64, min_size_to_sample=8, samples_per_insert=2, error_buffer=40
 )
+STRICT = dataclasses.replace(UNIFORM, strict_ratio=True)
 
 
 def test_the_schedule_of_a_queue_by_hand():
@@ -110,7 +112,7 @@ def test_an_actor_knows_its_rounds():
 @settings(deadline=None)
 @given(
     st.integers(1, 12), st.integers(1, 4), st.integers(1, 4),
-    st.sampled_from([QUEUE, UNIFORM, PRIORITIZED]),
+    st.sampled_from([QUEUE, UNIFORM, PRIORITIZED, STRICT]),
 )  # fmt: skip
 def test_no_schedule_deadlocks_and_requested_versions_are_kept(batch, actors, envs, replay):
     """Simulates the schedule, with each part as far behind or ahead as it may be."""
@@ -118,6 +120,7 @@ def test_no_schedule_deadlocks_and_requested_versions_are_kept(batch, actors, en
         schedule = LockstepSchedule(replay, batch, actors, envs)
     except ConfigError:
         return
+    limits = replay.limits(batch)
     inserts = samples = updates = 0
     actor, round_index = 0, 0
     for _ in range(2000):
@@ -138,6 +141,9 @@ def test_no_schedule_deadlocks_and_requested_versions_are_kept(batch, actors, en
             round_index += actor == 0
             moved = True
         assert moved, (inserts, samples, updates, round_index, actor)
+        if replay.table != "queue":  # the table lets them
+            diff = inserts * limits.samples_per_insert - samples
+            assert diff <= limits.max_diff and (samples == 0 or diff >= limits.min_diff)
 
 
 def play(replay: ReplayConfig, seed: int, updates: int) -> list[np.ndarray]:
@@ -213,7 +219,7 @@ def play(replay: ReplayConfig, seed: int, updates: int) -> list[np.ndarray]:
     return samples
 
 
-@pytest.mark.parametrize("replay", [QUEUE, UNIFORM, PRIORITIZED], ids=lambda r: r.table)
+@pytest.mark.parametrize("replay", [QUEUE, UNIFORM, PRIORITIZED, STRICT])
 def test_what_is_sampled_follows_from_counts_alone(replay):
     first, second = play(replay, 1, 40), play(replay, 2, 40)
     np.testing.assert_array_equal(first, second)
@@ -231,6 +237,10 @@ def test_what_is_sampled_follows_from_counts_alone(replay):
         ({"replay": ReplayConfig("uniform", 3, 64)}, "Set replay.samples_per_insert"),
         (
             {"replay": ReplayConfig("uniform", 3, 64, 8, 2, 16)},
+            "error_buffer=16 must be at least 24",
+        ),
+        (
+            {"replay": ReplayConfig("uniform", 3, 64, 8, 2, 16, strict_ratio=True)},
             "error_buffer=16 must be at least 24",
         ),
         ({"replay": ReplayConfig(backend="reverb")}, "a Reverb server uses what arrives first"),
