@@ -249,7 +249,7 @@ class Builder:
             policy=self.task.name if self._several else "",
         )
         learner.on_update = self.callbacks.on_update
-        learner.drops_when_done = self.task.is_coupled and self._several
+        learner.drops_when_done = self._several
         return learner
 
     def make_share_gradients(self) -> ShareGradients:

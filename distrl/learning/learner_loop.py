@@ -44,7 +44,10 @@ class LearnerLoop(abc.ABC):
 
     def can_step(self) -> bool:
         """Returns whether `step` would find a batch without waiting."""
-        return (self.drops_when_done or not self.is_done) and self._replay.can_sample()
+        if self.is_done and not self.drops_when_done:
+            return False
+        # Without a ratio of samples to inserts, which may change, no actor waits for the batches.
+        return self._replay.can_sample() and (not self.is_done or self._replay.has_more())
 
     def has_more(self) -> bool:
         """See `ReplayReader.has_more`."""

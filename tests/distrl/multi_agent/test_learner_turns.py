@@ -149,6 +149,13 @@ def test_learners_that_are_done_drop_what_comes_until_the_stop():
     assert [each.version for each in learners] == [1, 1]
 
 
+def test_what_a_table_without_a_ratio_gives_for_ever_is_not_dropped():
+    readers, (learner, _) = beside(0, 0)
+    assert learner.can_step()
+    readers[0].has_more = lambda: False
+    assert not learner.can_step()
+
+
 def test_one_that_acts_for_itself_only_takes_nothing_more():
     reader = Batches(0, 3)
     learner = Learner(AGENT, reader, seed=0, last=1)
