@@ -151,7 +151,11 @@ class _Ending:
             return self.end("failed", reason, EXIT_FAILED)
         if caught:
             return self.stopped(caught[0])
-        return self.end("finished", "another learner process has ended the run", EXIT_FINISHED)
+        reason = "another learner process has ended the run"
+        if self._run_dir is None:
+            return self.end("finished", reason, EXIT_FINISHED)
+        # Only the process with the run folder judges the goal: the other one was stopped.
+        return self.end("stopped", reason, 128 + signal.SIGTERM)
 
     def raised(self, error: BaseException, caught: Sequence[int]) -> int:
         """Ends a program that has raised; see `end`. Args: caught: the signals that arrived."""

@@ -115,3 +115,13 @@ def test_signals(tmp_path, run, capfd, number):
     assert run(number) == 128 + number
     assert result(tmp_path)["status"] == "stopped"
     assert "saved: checkpoint 000003, params.npz)" in capfd.readouterr().out
+
+
+def test_a_run_that_another_learner_process_has_ended_can_be_resumed(tmp_path, run):
+    assert run(None) == 128 + signal.SIGTERM
+    assert result(tmp_path)["status"] == "stopped"
+
+
+def test_the_learner_processes_without_a_folder_end_well(capfd):
+    assert _Ending(None).returned(None, []) == 0
+    assert "another learner process has ended the run" in capfd.readouterr().out
