@@ -161,13 +161,13 @@ class _Ending:
         """Ends a program that has raised; see `end`. Args: caught: the signals that arrived."""
         if isinstance(error, (ConfigError, SpecError)):
             return self.end("failed", _one_line(error), EXIT_BAD_INPUT)
-        if isinstance(error, SaveError):
-            if caught:
-                return self.stopped(caught[0], str(error))
-            return self.end("failed", str(error), EXIT_FAILED)
-        if not isinstance(error, Diverged):  # whose one line says all
+        if not isinstance(error, (SaveError, Diverged)):  # whose one line says all
             self.show(error)
-        return self.end("failed", _one_line(error), EXIT_FAILED)
+        reason = str(error) if isinstance(error, SaveError) else _one_line(error)
+        # A simulator, say, may have got the terminal's Ctrl-C, too, which is no failure of the run.
+        if caught and not isinstance(error, Diverged):
+            return self.stopped(caught[0], reason)
+        return self.end("failed", reason, EXIT_FAILED)
 
     def stopped(self, number: int, problem: str = "") -> int:
         """Ends a program that a signal has stopped; see `end`."""

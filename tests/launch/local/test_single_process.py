@@ -1,5 +1,6 @@
 """How a program of one process ends: its exit status, its last line, and `result.json`."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from distrl.checkpointing.params_file import save_params
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.store import Checkpoints
 from distrl.envs import PythonEnvironment
-from distrl.errors import ConfigError, SaveError
+from distrl.errors import ConfigError, Diverged, SaveError, SpecError
 from distrl.experiment import Experiment
 from distrl.launch.local.single_process import TRACEBACK, _Ending, run_single_process
 from distrl.launch.paths import PACKAGE
@@ -22,17 +23,16 @@ from distrl.testing import CheckingConfig, CountingEnvironment
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A function that runs a program that saves, and then returns or raises what the test says."""
+    """A function that runs a program which saves, gets a signal, and returns or raises `ending`."""
 
-    def run(ending, saves=True):
+    def run(ending, saves=True, number=None):
         def program(experiment, *, stop, run_dir, **_):
             if saves:
                 Checkpoints(run_dir).write(3, lambda part: {"env_steps": 30})
                 save_params(run_dir / "params.npz", 3, {"w": np.zeros(2)})
-            if isinstance(ending, int):
-                os.kill(os.getpid(), ending)
+            if number is not None:
+                os.kill(os.getpid(), number)
                 assert stop.wait(10.0)
-                return None
             if isinstance(ending, BaseException):
                 raise ending
             return ending
@@ -112,9 +112,26 @@ def test_where_frames_are_folded_the_run_folder_has_all(tmp_path, capfd):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals(tmp_path, run, capfd, number):
-    assert run(number) == 128 + number
+    assert run(None, number=number) == 128 + number
     assert result(tmp_path)["status"] == "stopped"
     assert "saved: checkpoint 000003, params.npz)" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("error", [OSError(5), KeyboardInterrupt(), SaveError("no space")])
+def test_what_fails_after_a_signal_leaves_the_run_stopped(tmp_path, run, capfd, error):
+    assert run(error, number=signal.SIGINT) == 130
+    written = result(tmp_path)
+    assert (written["status"], written["exit_code"]) == ("stopped", 130)
+    assert written["reason"].startswith("SIGINT, but ")
+    assert str(error) in written["reason"]
+    assert ("Traceback" in capfd.readouterr().err) == (not isinstance(error, SaveError))
+
+
+@pytest.mark.parametrize(("error", "code"), [(Diverged("loss is nan"), 1), (SpecError("x"), 2)])
+def test_what_would_fail_again_is_a_failure_also_after_a_signal(tmp_path, run, error, code):
+    with pytest.raises(SpecError) if code == 2 else contextlib.nullcontext():
+        assert run(error, number=signal.SIGTERM) == code
+    assert (result(tmp_path)["status"], result(tmp_path)["exit_code"]) == ("failed", code)
 
 
 def test_a_run_that_another_learner_process_has_ended_can_be_resumed(tmp_path, run):
