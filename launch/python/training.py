@@ -19,7 +19,7 @@ from distrl.launch.runs.run import Run
 from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FINISHED
 from distrl.runtime import home, working_folder
 
-_EXIT_STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}
+_EXIT_STOPPED = {128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
 
 def train(
@@ -101,5 +101,7 @@ def _with_callbacks(experiment: Experiment, callbacks: Sequence[Callback]) -> Ex
 def _reason(folder: Path, code: int, last_lines: Sequence[str]) -> str:
     """Returns why a run has failed, in a line."""
     result = Run(folder).result if folder.is_dir() else {}
+    if result.get("exit_code") != code:
+        result = {}  # of an earlier program in the folder
     reason = result.get("reason") or (last_lines[-1] if last_lines else "")
     return f"training ended with status {code}: {reason}; its output is in {folder}"

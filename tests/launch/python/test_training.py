@@ -126,6 +126,28 @@ def test_a_callback_ends_the_run_as_a_goal_does(tmp_path, topology):
     assert run.rows[-1]["learner_steps"] >= 20
 
 
+@pytest.fixture
+def end_with(tmp_path, monkeypatch):
+    """A function that has the next `distrl.train` end, in a folder with a result of before."""
+    before = {"status": "stopped", "reason": "SIGINT", "exit_code": 130}
+    (tmp_path / "result.json").write_text(json.dumps(before))
+
+    def end(code, *last_lines):
+        monkeypatch.setattr(training.training_client, "run", lambda *_: (code, last_lines))
+        return distrl.train("CartPole-v1", run_dir=tmp_path, quiet=True)
+
+    return end
+
+
+def test_the_reason_of_a_failure_is_not_that_of_an_earlier_program(end_with):
+    with pytest.raises(TrainingError, match=r"^training ended with status 1: distrl: no disk; its"):
+        end_with(1, "distrl: no disk")
+
+
+def test_a_closed_terminal_stops_as_ctrl_c_does(end_with, tmp_path):
+    assert end_with(128 + signal.SIGHUP).path == tmp_path
+
+
 class Fails(Callback):
     """Fails at the twentieth update of the first process that comes to it."""
 
