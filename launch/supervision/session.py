@@ -182,7 +182,7 @@ class Session(contextlib.ExitStack):
         known = self._options.saves or saved != Saved()
         if known:
             result.saved = saved.as_dict()
-        problem = "" if result.status == "failed" else self._not_saved(nodes, result, saved)
+        problem = "" if result.status == "failed" else self._end_problem(nodes, result, saved)
         if problem:
             result = result.with_problem(problem)
         result = result.write(self._run_dir)
@@ -201,14 +201,17 @@ class Session(contextlib.ExitStack):
         )
         return result
 
-    def _not_saved(self, nodes: Mapping[str, SupervisedNode], result: Result, saved: Saved) -> str:
-        """Returns which node did not save when the program ended, and why; "" if all did."""
+    def _end_problem(
+        self, nodes: Mapping[str, SupervisedNode], result: Result, saved: Saved
+    ) -> str:
+        """Returns which node did not save, or failed, at the program's end, and why; "" if none."""
+        new = saved.is_new(self._saved_before)
+        what = "failed while it ended" if new else "did not save everything"
         savers = {name: node.exit for name, node in nodes.items() if saves(node)}
         for name, exit_ in savers.items():
             if exit_.state not in ("ended", "not started"):
                 how = exit_.error or (f"{exit_.state} by {exit_.signal}" if exit_.signal else "")
-                return f"{name} did not save everything: {how or exit_.state}"
-        new = saved.is_new(self._saved_before)
+                return f"{name} {what}: {how or exit_.state}"
         if self._options.saves and result.status == "finished" and not new:
             return "its learner ended without saving everything"
         return ""

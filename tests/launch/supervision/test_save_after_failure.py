@@ -16,6 +16,15 @@ TRACEBACK = 'Traceback:\n  File "environment.py", line 3, in step\nKeyError: 3\n
 GRACE_S = 20.0
 
 
+def save(run_dir: Path) -> None:
+    params = {"w": np.zeros(1)}
+    save_params(run_dir / "params.npz", 500, params)
+    counts = {"env_steps": 10_000}
+    Checkpoints(run_dir, 3).write(
+        500, lambda folder: save_params(folder / "params.npz", 500, params) or counts
+    )
+
+
 @pytest.mark.parametrize(
     ("save_s", "saved", "last_line"),
     [
@@ -26,18 +35,11 @@ GRACE_S = 20.0
 def test_an_actor_that_keeps_failing_ends_the_program_and_the_learner_saves(
     save_s, saved, last_line, tmp_path: Path, monkeypatch, capsys
 ):
-    def save() -> None:
-        params = {"w": np.zeros(1)}
-        save_params(tmp_path / "params.npz", 500, params)
-        counts = {"env_steps": 10_000}
-        Checkpoints(tmp_path, 3).write(
-            500, lambda folder: save_params(folder / "params.npz", 500, params) or counts
-        )
-
     def script(process: SimulatedProcess) -> None:
         process.stops_in = 0.1
         if process.name == "learner/0":
-            process.stops_in, process.on_stop = save_s, save
+            process.stops_in = save_s
+            process.on_stop = lambda: save(tmp_path)
         if process.name == "actor/0":
             fail = lambda: process.say("failure", "KeyError: 3", traceback=TRACEBACK)  # noqa: E731
             process.kernel.after(2.0, fail)
@@ -66,3 +68,32 @@ def test_an_actor_that_keeps_failing_ends_the_program_and_the_learner_saves(
     }
     assert json.loads((tmp_path / "result.json").read_text())["saved"] == result.saved
     assert capsys.readouterr().err.rstrip().endswith(f"; {last_line})")
+
+
+def test_a_learner_that_has_saved_and_then_fails_is_not_said_to_have_lost_something(
+    tmp_path: Path, monkeypatch, capsys
+):
+    error = "CallbackError: Dashboard.on_checkpoint: ConnectionError: down"
+
+    def script(process: SimulatedProcess) -> None:
+        def fail() -> None:
+            save(tmp_path)
+            process.say("failure", error, traceback=TRACEBACK)
+            process.end(1 << 8)
+
+        process.stops_in = 0.1
+        if process.name == "learner/0":
+            process.on_stop = fail
+            process.kernel.after(2.0, lambda: process.say("stop", "goal reached"))
+
+    with monkeypatch.context() as patch:
+        Kernel(script).take_over(patch)
+        result = launch.launch(
+            empty_program("replay", "learner", "actor"),
+            run_dir=tmp_path,
+            terminal="output_to_files",
+            saves=True,
+        )
+    assert (result.status, result.exit_code) == ("failed", 1)
+    assert result.reason == f"goal reached, but learner/0 failed while it ended: {error}"
+    assert capsys.readouterr().err.rstrip().endswith("; saved: checkpoint 000500, params.npz)")
