@@ -13,7 +13,6 @@ import contextlib
 import errno
 import json
 import math
-import os
 import selectors
 import signal
 import socket
@@ -32,6 +31,7 @@ from distrl.errors import ConfigError, DeadlineExceeded, Diverged, PeerError, St
 from distrl.learner_group import rendezvous
 from distrl.learner_group.group import Agreement
 from distrl.learner_group.rendezvous import MAX_LINE, RENDEZVOUS_S, send
+from distrl.runtime.process_exit import announce, exit_at_once
 from distrl.runtime.sockets import parse_address
 from distrl.types import Nest
 
@@ -301,7 +301,6 @@ def join(
 
 def end_process(message: str) -> NoReturn:
     """For `on_stuck`: ends the process, because nothing else can end XLA's wait."""
-    sys.stdout.flush()
     sys.stderr.write(f"distrl: {message}, and XLA waits for it: this process ends\n")
-    sys.stderr.flush()
-    os._exit(1)
+    announce(reason=message, unsaid=True)
+    exit_at_once(1)

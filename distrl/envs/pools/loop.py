@@ -16,7 +16,7 @@ import numpy.typing as npt
 from distrl.envs.pools.python_pool import LOG, PythonPool, hung, tick
 from distrl.envs.pools.slots import ENV, STARTED, PoolSlots
 from distrl.envs.pools.worker import Worker
-from distrl.runtime.process_exit import exit_at_once
+from distrl.runtime.process_exit import announce, exit_at_once
 
 _DEBUGGERS = {"bdb", "pdb", "pydevd"}
 
@@ -111,13 +111,15 @@ def _watch(slots: PoolSlots, thread: list[int], stop: threading.Event, limit: fl
         frame = sys._current_frames().get(thread[0])
         if counters[ENV] != env_id or times[STARTED] != began or _debugged(frame):
             continue
+        what = hung(slots.where(env_id), limit)
         stack = "".join(traceback.format_stack(frame)).rstrip()
         print(
-            f"{hung(slots.where(env_id), limit)}. A pool of kind 'loop' cannot interrupt it: this "
+            f"{what}. A pool of kind 'loop' cannot interrupt it: this "
             f"process ends. Its stack:\n{stack}",
             file=sys.stderr,
             flush=True,
         )
+        announce(reason=what, unsaid=True)
         exit_at_once(1)
 
 

@@ -219,3 +219,33 @@ def test_an_end_that_the_program_could_not_say_is_said(tmp_path, start):
     assert process.returncode == 130
     assert out == "distrl: failed: killed (exit status 130; nothing was saved)\n"
     assert result(tmp_path)["reason"] == "killed"
+
+
+HANGS = """
+import types
+from distrl.envs.pools.loop import _watch
+from distrl.envs.pools.slots import ENV, STARTED
+slots = types.SimpleNamespace(
+    counters=[{ENV: 3}], times=[{STARTED: 0.0}], where=lambda env_id: f"environment {env_id}"
+)
+_watch(slots, [0], types.SimpleNamespace(wait=lambda seconds: False), 1.0)
+"""
+LOST = """
+from distrl.learner_group.process_group import end_process
+end_process("learner process 1 has ended")
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (HANGS, "environment 3: hung; its step or reset did not end within step_timeout=1 s"),
+        (LOST, "learner process 1 has ended"),
+    ],
+)
+def test_why_distrl_itself_ends_the_process_at_once(tmp_path, start, body, reason):
+    process = start(body)
+    out, _ = process.communicate(timeout=50)
+    assert process.returncode == 1
+    assert out.endswith(f"distrl: failed: {reason} (exit status 1; nothing was saved)\n")
+    assert result(tmp_path)["reason"] == reason
