@@ -153,6 +153,19 @@ def goal(settings: dict[str, Any]) -> Any:
     return {name: parts for name, parts in given.items() if parts}
 
 
+def with_goal(settings: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings with the goals of others. Args: both are what `describe` returned."""
+    goals, experiment = other["experiment"], dict(settings["experiment"])
+    experiment["goal"] = goals.get("goal")
+    policies = dict(experiment.get("policies") or {})
+    for name, policy in (goals.get("policies") or {}).items():
+        if isinstance(policy, dict) and isinstance(policies.get(name), dict):
+            policies[name] = {**policies[name], "goal": policy.get("goal")}
+    if policies:
+        experiment["policies"] = policies
+    return {**settings, "experiment": experiment}
+
+
 def compare(
     old: dict[str, Any], new: dict[str, Any], usual: Mapping[str, Any] = types.MappingProxyType({})
 ) -> list[Change]:

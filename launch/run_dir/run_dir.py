@@ -1,5 +1,6 @@
 """The folder of a run: created, or resumed by the same command."""
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping
@@ -37,9 +38,9 @@ from distrl.launch.run_dir.resume_checks import (
     has_table,
 )
 from distrl.launch.supervision.launcher_process import LOCK
-from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
+from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE, Result
 from distrl.metrics.monitor import Monitor
-from distrl.runtime.files import read_json, write_json
+from distrl.runtime.files import read_dict, read_json, write_json
 from distrl.runtime.working_folder import shown
 
 SUBMITTED = ("slurm.sh", "slurm.log")  # of a Slurm job that will run in the folder
@@ -120,14 +121,14 @@ def _open(
     folder = RunFolder(path, ResumePoint(settings))
     if old_settings is not None:
         folder = _resume(path, old_settings, settings, experiment, topology, say)
-    if folder.ended is None:
+    config = {"command": command, "topology": topology, **settings, **provenance}
+    if folder.ended is not None:
+        _note_end(path, folder.ended, config)
+    else:
         folders = [experiment.task_dir(path, task) for task in experiment.tasks]
         for file in (path / RESULT_FILE, *(each / RESUMED for each in folders)):
             file.unlink(missing_ok=True)  # of the program before
-        write_json(
-            path / CONFIG,
-            {"command": command, "topology": topology, **settings, **provenance},
-        )
+        write_json(path / CONFIG, config)
         for task in experiment.tasks:
             checkpoint = folder.resume_point.of_task(task).checkpoint
             if checkpoint is not None:
@@ -152,6 +153,27 @@ def _read_result(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
     if path.exists():
         say(f"distrl: {shown(path)} is damaged ({damage}): counts come from the checkpoints")
     return {}
+
+
+def _note_end(path: Path, ended: tuple[str, int], config: dict[str, Any]) -> None:
+    """Writes how the run has ended, unless its last program ended so, too.
+
+    That was killed, or stopped before the goal was lowered.
+
+    Args:
+      path: the run folder.
+      ended: see `RunFolder`.
+      config: what a program that starts now would write.
+    """
+    reason, code = ended
+    if (read_dict(path / RESULT_FILE) or {}).get("exit_code") == code:
+        return
+    old = read_dict(path / CONFIG)  # None: it was damaged
+    # With the goal that the result is of: `_resume` believes a result where the goal is the same.
+    write_json(path / CONFIG, config if old is None else config_diff.with_goal(old, config))
+    status = "finished" if code == EXIT_FINISHED else "failed"
+    result = Result(status, reason, code, nodes={}, saved=Saved.read(path).as_dict())
+    write_json(path / RESULT_FILE, dataclasses.asdict(result))
 
 
 def new_path(experiment: Experiment, topology: str) -> Path:

@@ -261,3 +261,14 @@ def test_a_setting_that_a_run_is_older_than_was_its_default_or_what_it_meant_bef
             [] if value == before else [(name, before, value)]
         )
     assert usual["agent.network.one_hot_integers"] is False
+
+
+def test_goals_alone_are_taken_over():
+    def settings(steps, seed):
+        policies = {"a": {"goal": {"max_env_steps": steps}, "seed": seed}, "rule": "random"}
+        experiment = {"goal": {"max_env_steps": steps}, "seed": seed, "policies": policies}
+        return {"experiment": experiment, "topology": "auto"}
+
+    taken = config_diff.with_goal(settings(9, 0), settings(7, 1))
+    assert taken == settings(7, 0)
+    assert config_diff.goal(taken) == config_diff.goal(settings(7, 1))

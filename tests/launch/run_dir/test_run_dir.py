@@ -222,6 +222,32 @@ def test_changed_settings_are_told_of_a_run_that_has_finished(opened, finished, 
     assert opened(experiment())[1] == []  # the settings are still the run's
 
 
+def test_a_stopped_run_has_finished_by_a_smaller_goal_and_resumes_with_its_own(
+    opened, finished, tmp_path
+):
+    shutil.copytree(finished, tmp_path / "run")
+    result, larger = tmp_path / "run" / "result.json", experiment(goal=Goal(max_env_steps=10**6))
+    assert opened(larger)[0].ended is None
+    result.write_text(json.dumps({"status": "stopped", "reason": "SIGINT", "exit_code": 130}))
+    folder, _ = opened(experiment(goal=Goal(max_env_steps=300), seed=3))
+    assert folder.ended is not None and folder.ended[1] == EXIT_FINISHED
+    written = json.loads(result.read_text())
+    assert (written["status"], written["exit_code"]) == ("finished", 0)
+    assert written["reason"] == folder.ended[0] and written["saved"]["checkpoint"]
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())["experiment"]
+    assert (settings["goal"]["max_env_steps"], settings["seed"]) == (300, 0)
+    assert opened(larger)[0].ended is None
+
+
+def test_a_killed_run_that_had_missed_its_goal_has_failed(opened, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    made = experiment(goal=Goal(mean_return=1e9, max_env_steps=500))
+    assert opened(made)[0].ended[1] == EXIT_FAILED
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["status"], result["exit_code"]) == ("failed", 1)
+    assert opened(made)[0].ended[0] == result["reason"]
+
+
 def test_a_table_of_other_shards(tmp_path):
     replay = ReplayConfig(backend="reverb", num_shards=2)
     made = experiment(replay=replay, actors=ActorsConfig(num_actors=2, num_envs=4))
