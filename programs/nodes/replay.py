@@ -115,6 +115,7 @@ class TableNode:
                 saved=saved,
                 # The launcher owns it: it must outlive this process, which may be restarted.
                 owner=owner_of_files(),
+                schedule=_schedule_of(experiment),
             )
             shared_files.note_made()
             if resume_point.checkpoint is not None and builder.task.replay.num_shards == 1:
@@ -135,3 +136,10 @@ class TableNode:
         if self._server is not None:
             self._server.close()
         self._table.close()
+
+
+def _schedule_of(experiment: Experiment) -> str:
+    """Returns the schedule of the updates, by the name that a table has for it."""
+    if experiment.lockstep:
+        return "lockstep"
+    return "" if experiment.actors.min_actors is None else "rounds"

@@ -12,7 +12,7 @@ from distrl.errors import ConfigError
 from distrl.replay.config import ReplayConfig
 from distrl.replay.shared.layout import HEADER_BYTES
 
-_VERSION = "distrl shared table 4"
+_VERSION = "distrl shared table 5"
 
 
 class Header(NamedTuple):
@@ -25,6 +25,7 @@ class Header(NamedTuple):
       batch_size: unrolls per sample.
       data_bytes: size of the unrolls' data.
       seed: seed of the sampling.
+      schedule: "lockstep", "rounds" or "": see `reconfigure.check_schedule`.
     """
 
     config: ReplayConfig
@@ -32,6 +33,7 @@ class Header(NamedTuple):
     batch_size: int
     data_bytes: int
     seed: list[int]
+    schedule: str = ""
 
     def write(self, memory: npt.NDArray[Any]) -> None:
         """Writes the header to the file's bytes, uint8."""

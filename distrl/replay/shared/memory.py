@@ -113,6 +113,7 @@ def create_file(
     seed: int | None,
     owner: Process | None,
     saved: Path | None,
+    schedule: str,
 ) -> tuple[SharedFile, npt.NDArray[Any]]:
     """Creates the file of a table, which others can find from then on, and returns its bytes.
 
@@ -126,6 +127,7 @@ def create_file(
         batch_size,
         layout.sizes["data"],
         [seed] if seed is not None else np.random.SeedSequence().generate_state(4).tolist(),
+        schedule,
     )
     file = segment.create(name, layout.nbytes, owner or Process.this())
     try:

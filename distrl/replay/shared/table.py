@@ -60,8 +60,7 @@ class SharedTable:
         self.data, self.slots, self.store = parts.data, parts.slots, parts.store
         self.clients, self.events, self.numbered = parts.clients, parts.events, parts.numbered
         self._file = file
-        self._seed = parts.header.seed
-        self._custom_sampler = parts.header.sampler
+        _, self._custom_sampler, _, _, self._seed, self._schedule = parts.header
         self._ints, self._margins, self._settings = parts.ints, parts.margins, parts.settings
         # No reference cycle: the memory is unmapped when the table is deleted.
         this = weakref.proxy(self)
@@ -92,6 +91,7 @@ class SharedTable:
         seed: int | None = None,
         owner: Process | None = None,
         saved: Path | None = None,
+        schedule: str = "",
     ) -> "SharedTable":
         """Creates the table; removes tables that crashed programs have left.
 
@@ -103,6 +103,7 @@ class SharedTable:
           seed: seed of the sampling; None: a random one.
           owner: anyone may remove the table when this process is dead; None: this process.
           saved: folder that `ReplayAdministration.save` wrote, to be loaded; None: empty.
+          schedule: of the program's updates: see `reconfigure.check_schedule`.
 
         Raises:
           ConfigError: the name is in use, there is not enough memory, or another kind of table
@@ -111,7 +112,7 @@ class SharedTable:
         """
         config.check(batch_size)
         segment.sweep()
-        table = cls(*create_file(struct, config, batch_size, name, seed, owner, saved))
+        table = cls(*create_file(struct, config, batch_size, name, seed, owner, saved, schedule))
         table._own()
         return table
 
@@ -145,9 +146,8 @@ class SharedTable:
     def reconfigure(self, **changes: object) -> TableInfo:
         """Changes settings of the live table, for all its clients.
 
-        Blocked calls wake and re-check the new limits, which apply from now on: see
-        `RateLimiter.rebased`. Priorities stay; if the table was uniform, all unrolls get the
-        initial one. If the calling process dies, either all or nothing has changed.
+        Blocked calls re-check the new limits: see `RateLimiter.rebased`. Priorities stay; of a
+        uniform table, all get the initial one. If the caller dies, all or nothing has changed.
 
         Args:
           **changes: settings of `ReplayConfig` in `distrl.replay.table.reconfigure.CHANGEABLE`.
@@ -161,6 +161,7 @@ class SharedTable:
         """
         with self.lock:
             self.check_open()
+            reconfigure.check_schedule(self._schedule, changes)
             new = reconfigure.changed(self.config, changes, self.batch_size)
             store = self.store
             assert isinstance(store, RingSlots)  # `changed` refuses a queue

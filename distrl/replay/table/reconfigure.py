@@ -56,6 +56,28 @@ def changed(
     return new
 
 
+def check_schedule(schedule: str, changes: Mapping[str, Any]) -> None:
+    """Refuses changes with which a program's schedule of updates would wait for itself.
+
+    Args:
+      schedule: of the program: "lockstep", "rounds", or "" if updates are made as data comes.
+      changes: see `changed`.
+
+    Raises:
+      ConfigError: the schedule was computed with the settings as they are, or needs them.
+    """
+    if schedule == "lockstep":
+        raise ConfigError(
+            f"replay.{next(iter(changes), 'table')}: the program runs in lockstep, whose schedule "
+            "counts on the table's settings; they cannot change"
+        )
+    if schedule == "rounds" and changes.get("samples_per_insert", 0) is None:
+        raise ConfigError(
+            "replay.samples_per_insert=None: the program collects in rounds (actors.min_actors), "
+            "and without a number of samples per unroll a round would have no last batch"
+        )
+
+
 def check_name(name: str) -> None:
     """Raises ConfigError if `name` is no setting, or one that is fixed in a live table."""
     if name in CHANGEABLE:

@@ -5,10 +5,13 @@ import dataclasses
 import math
 import os
 import threading
+import uuid
 
 import numpy as np
 import pytest
+from dm_env import specs as dm_specs
 
+from distrl import specs
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.shared.buffer import SharedReplayBuffer
@@ -20,6 +23,7 @@ from tests.support.waiting import in_thread, until
 T = 4
 BATCH = 4
 WAIT_S = 20.0
+SPEC = specs.EnvironmentSpec(dm_specs.Array((1,), np.float32), dm_specs.DiscreteArray(2))
 RATIO = ReplayConfig(
     "uniform", T, max_size=40, min_size_to_sample=4, samples_per_insert=2.0, error_buffer=8.0
 )
@@ -238,3 +242,30 @@ def test_limits_change_under_processes(streams, elsewhere, request):
     table.close()
     assert [child.wait(20.0) for child in children] == [0, 0]
     assert min(margins) >= -1e-6
+
+
+@pytest.mark.parametrize(
+    ("schedule", "changes", "message"),
+    [
+        ("lockstep", {"samples_per_insert": 1.0}, "runs in lockstep"),
+        ("lockstep", {"priority_exponent": 1.0}, "runs in lockstep"),
+        ("rounds", {"samples_per_insert": None}, "a round would have no last batch"),
+        ("rounds", {"samples_per_insert": 1.0}, None),
+        ("", {"samples_per_insert": None}, None),
+    ],
+)
+def test_a_schedule_that_needs_a_setting_keeps_it(schedule, changes, message):
+    struct = specs.trajectory_struct(SPEC, (), ())
+    name = f"schedule-{uuid.uuid4().hex}"
+    table = SharedTable.create(struct, RATIO, BATCH, name, schedule=schedule)
+    try:
+        other = SharedTable.open(name, timeout=WAIT_S)  # as another process would
+        if message is None:
+            other.reconfigure(**changes)
+            return
+        before = other.info()
+        with pytest.raises(ConfigError, match=message):
+            other.reconfigure(**changes)
+        assert other.info() == before
+    finally:
+        table.close()
