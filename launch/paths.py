@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from distrl import version
+from distrl.runtime.working_folder import absolute
 
 PACKAGE = Path(version.__file__).parent
 """The folder of the package `distrl`."""
@@ -38,5 +39,5 @@ def python_path(folder: Path = ROOT) -> str:
       folder: the folder that has this project's code.
     """
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    here = [os.path.abspath(entry) for entry in entries if entry]
+    here = [str(absolute(entry)) for entry in entries if entry]
     return "PYTHONPATH=" + os.pathsep.join(dict.fromkeys([str(folder), *here]))

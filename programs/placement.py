@@ -4,11 +4,11 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs.groups import LEARNER, num_gpus_together, num_services
+from distrl.runtime.working_folder import absolute
 
 HOST_SETTINGS = {
     "address": (str, "address for the other hosts, its name unless given"),
@@ -63,7 +63,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     """
     if text.startswith("@"):
         try:
-            lines = Path(text[1:]).read_text().splitlines()
+            lines = absolute(text[1:]).read_text().splitlines()
         except OSError as error:
             raise ConfigError(f"--hosts={text}: {error.strerror}") from error
         words = [line.partition("#")[0].strip().replace(" ", ":") for line in lines]

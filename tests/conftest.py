@@ -12,6 +12,7 @@ from distrl.runtime.jax_import import import_jax
 import_jax()  # a test that imports it first could crash by the number of tests before
 
 from distrl.learning import compile_ahead  # noqa: E402
+from distrl.runtime import working_folder  # noqa: E402
 from tests.support.cluster.hosts import Hosts  # noqa: E402
 from tests.support.cluster.ray import Ray  # noqa: E402
 from tests.support.cluster.slurm import Slurm  # noqa: E402
@@ -58,6 +59,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if unknown:
             raise pytest.UsageError(f"full.txt or slow.txt list what does not exist: {unknown}")
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))  # stable
+
+
+@pytest.fixture
+def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """`tmp_path`, to which the process has gone from its `home`, where the command began."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    with working_folder.kept():
+        monkeypatch.chdir(tmp_path)
+        yield tmp_path
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from distrl.runtime.working_folder import absolute
+
 _GIT_S = 5.0  # for an answer of git, on a slow file system
 _PACKAGES = (
     "distrl", "jax", "jaxlib", "numpy", "dm-haiku", "optax", "rlax", "dm-reverb", "dm-launchpad",
@@ -39,7 +41,7 @@ def provenance(experiment: str | None = None) -> dict[str, Any]:
     """
     code = {"distrl": revision(Path(__file__)) or _installed_from()}
     if experiment is not None:
-        code["experiment"] = revision(Path(experiment.partition(":")[0]))
+        code["experiment"] = revision(absolute(experiment.partition(":")[0]))
     return {"code": code, "versions": versions()}
 
 

@@ -32,7 +32,8 @@ def check_exists() -> None:
 
 def absolute(path: str | os.PathLike[str]) -> Path:
     """Returns a path that a user has given, wherever the process is now."""
-    return _start() / path
+    path = Path(path)
+    return path if path.is_absolute() else _start() / path
 
 
 def shown(path: str | os.PathLike[str]) -> str:

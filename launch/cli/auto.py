@@ -6,7 +6,6 @@ import select
 import signal
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 from absl import flags
@@ -33,6 +32,7 @@ from distrl.programs.topology_rates import HEAVY, LIGHT, SINGLE, Costs
 from distrl.runtime.files import read_json
 from distrl.runtime.host_resources import usable_cores
 from distrl.runtime.process_exit import exit_at_once
+from distrl.runtime.working_folder import absolute
 
 MEASURED_S = 300.0  # within which costs must be known: compilation takes most of it
 _OF_GROUP = ("coordinator_address", "num_processes", "process_id")
@@ -88,9 +88,12 @@ def without_measuring(experiment: Experiment, values: flags.FlagValues) -> str:
 
 def _stored(values: flags.FlagValues) -> Choice | None:
     """Returns the choice of the run that is resumed; None: this is a new one."""
-    if values.run_dir is None or not has_config(Path(values.run_dir), "topology", "experiment"):
+    if values.run_dir is None:
         return None
-    config = read_json(Path(values.run_dir) / CONFIG)
+    folder = absolute(values.run_dir)
+    if not has_config(folder, "topology", "experiment"):
+        return None
+    config = read_json(folder / CONFIG)
     auto = config.get(AUTO) or {}
     return Choice(config["topology"], str(auto.get("reason", "")), auto.get("settings") or {})
 

@@ -11,6 +11,7 @@ from absl import flags
 from distrl.errors import ConfigError
 from distrl.launch.cli.train_flags import SHORT, joined_flags, without_flags
 from distrl.launch.run_dir.config_diff import flat
+from distrl.runtime.working_folder import absolute
 
 _NOT_AGAIN = ("config_file", "run_dir")  # of a run's command
 _SETTINGS = "config"  # key of the settings in a file that a user writes
@@ -93,7 +94,7 @@ def read(path: str, values: flags.FlagValues) -> ConfigFile:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text("utf-8")
+        text = absolute(path).read_text("utf-8")
         if path.suffix in (".yaml", ".yml"):
             import yaml
 

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from distrl.errors import ConfigError
+from distrl.runtime.working_folder import absolute
 
 
 def import_file(path: str, what: str) -> ModuleType:
@@ -23,14 +24,14 @@ def import_file(path: str, what: str) -> ModuleType:
     Raises:
       ConfigError: there is no such Python file.
     """
-    if not os.path.isfile(path):
+    file = absolute(path)
+    if not os.path.isfile(file):
         raise ConfigError(f"{what}: no file {path!r}")
-    stem = Path(path).stem
-    name = stem if _is_free(stem, path) else f"distrl_experiment_{stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    name = file.stem if _is_free(file.stem, file) else f"distrl_experiment_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{what}: {path!r} is not a Python file")
-    append_to_path(os.path.dirname(os.path.abspath(path)))
+    append_to_path(os.path.dirname(os.path.abspath(file)))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -42,7 +43,7 @@ def append_to_path(folder: str) -> None:
         sys.path.append(folder)
 
 
-def _is_free(name: str, path: str) -> bool:
+def _is_free(name: str, path: Path) -> bool:
     """Returns whether no module but the file itself has this name."""
     imported = sys.modules.get(name)
     if imported is not None:

@@ -18,6 +18,7 @@ from distrl.experiment import Experiment, SupervisionConfig
 from distrl.launch.cli import config_flags
 from distrl.launch.cli.import_file import append_to_path, import_file, made
 from distrl.launch.cli.train_flags import BUDGETS
+from distrl.runtime.working_folder import absolute
 from distrl.saved.saved_agent import is_users
 from distrl.task import Task
 
@@ -114,7 +115,7 @@ def _preset(values: flags.FlagValues) -> Experiment:
 
     env = DEFAULT_ENV if values.env is None else values.env
     if env.count(":") > 1:  # gym:my_module:MyEnv-v0
-        append_to_path(os.getcwd())
+        append_to_path(str(absolute(".")))
     return presets.experiment(env, values.agent, values.seed or 0)
 
 
@@ -158,7 +159,7 @@ def _instead(path: str, module: ModuleType) -> str:
 def _import_file(path: str) -> ModuleType:
     """Imports the experiment's file; see `import_file`."""
     global _folder
-    _folder = os.path.dirname(os.path.abspath(path))
+    _folder = os.path.dirname(os.path.abspath(absolute(path)))
     return import_file(path, "--experiment")
 
 

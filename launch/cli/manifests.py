@@ -10,6 +10,7 @@ from distrl.experiment import Experiment
 from distrl.launch.cli.train_flags import without_flags
 from distrl.launch.hosts import kubernetes
 from distrl.programs.placement import Placement, write_hosts
+from distrl.runtime.working_folder import absolute
 
 # Flags that the pod gets with other values, or does without.
 _CHANGED = ("hosts", "tunnel_port", "join_wait", "config_file")
@@ -78,5 +79,5 @@ def write_manifests(
         join_port=values.join_port,
     )
     path = f"{values.name}.yaml"
-    kubernetes.write(path, documents)
+    kubernetes.write(absolute(path), documents)
     say(f"distrl: wrote {path}; run it with: kubectl create -f {path}")

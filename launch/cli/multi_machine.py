@@ -23,6 +23,7 @@ from distrl.launch.run_dir.run_dir import new_path
 from distrl.programs.groups import num_gpus_by_node
 from distrl.programs.placement import Host, Placement, parse_hosts, place
 from distrl.runtime.durations import check_duration
+from distrl.runtime.working_folder import absolute
 
 # Flags of `distrl train` that do not go into the command lines of the hosts' launcher.
 _LOCAL_FLAGS = (
@@ -188,7 +189,7 @@ def _write_commands(
     from distrl.launch.network.credentials import make_credentials, write_credentials
 
     run_dir = _run_dir(experiment, values)
-    path = Path(values.credentials or f"{run_dir}.pem").absolute()
+    path = absolute(values.credentials or f"{run_dir}.pem")
     write_credentials(path, make_credentials())
     address = values.join_address or socket.gethostname()
     command = [

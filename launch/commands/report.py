@@ -23,6 +23,7 @@ from distrl.launch.supervision.launcher_process import is_running
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.metrics.sinks import METRICS
 from distrl.runtime.files import as_utf8, read_dict
+from distrl.runtime.working_folder import absolute, shown
 
 _VIDEOS = {".mp4": "video/mp4", ".gif": "image/gif"}
 _MOST_VIDEO = 30_000_000  # bytes
@@ -46,16 +47,16 @@ def report(arguments: list[str]) -> int:
     """
     parser = Parser("report").add("run").add("--out").add("--video")
     values = parser.parse_args(arguments[1:])
-    run = load_run(values.run, command="report")
-    out = Path(values.out) if values.out else run.path / "report.html"
+    run = load_run(absolute(values.run), command="report")
+    out = absolute(values.out) if values.out else run.path / "report.html"
     text = as_utf8(make_report(run, _video(run, values.video)))
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"report: --out={out}: {error.strerror}") from error
+        raise ConfigError(f"report: --out={shown(out)}: {error.strerror}") from error
     if run.has_damaged_result:
         print(f"distrl: {run.path / RESULT_FILE} is damaged: the page lacks it", file=sys.stderr)
-    print(f"{out}: {len(text) / 1e6:.1f} MB")
+    print(f"{shown(out)}: {len(text) / 1e6:.1f} MB")
     return 0
 
 
@@ -128,11 +129,11 @@ def _video(run: Run, given: str | None) -> Path | None:
         videos = [path for path in run.path.iterdir() if path.suffix in _VIDEOS]
         small = [path for path in videos if path.stat().st_size <= _MOST_VIDEO]
         return max(small, key=lambda path: path.stat().st_mtime, default=None)
-    path = Path(given)
+    path = absolute(given)
     if path.suffix not in _VIDEOS or not path.is_file():
-        raise ConfigError(f"report: --video={path} is no .mp4 or .gif file")
+        raise ConfigError(f"report: --video={given} is no .mp4 or .gif file")
     if path.stat().st_size > _MOST_VIDEO:
-        raise ConfigError(f"report: --video={path} has more than {_MOST_VIDEO / 1e6:.0f} MB")
+        raise ConfigError(f"report: --video={given} has more than {_MOST_VIDEO / 1e6:.0f} MB")
     return path
 
 

@@ -30,7 +30,7 @@ from distrl.replay.memory_check import shortage
 from distrl.runtime.jax_import import set_environment
 from distrl.runtime.process_exit import announce, exit_at_once
 from distrl.runtime.provenance import provenance
-from distrl.runtime.working_folder import shown
+from distrl.runtime.working_folder import absolute, shown
 
 if TYPE_CHECKING:
     from distrl.programs.learner_processes import ProcessGroupSpec
@@ -174,7 +174,7 @@ def _open_run(
       chosen: by `auto`.
       name: the environment's, for the user.
     """
-    origin = {**provenance(values.experiment), "working_folder": os.getcwd(), **chosen}
+    origin = {**provenance(values.experiment), "working_folder": str(absolute(".")), **chosen}
     folder = open_run(values.run_dir, experiment, topology, arguments, _say, origin)
     if folder.ended is not None:
         _say(

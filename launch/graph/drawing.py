@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape
 from distrl.errors import ConfigError
 from distrl.launch.graph.layout import CHAR, LINE, DiagramLayout, PlacedFlow, lay_out
 from distrl.programs.diagram import Diagram
+from distrl.runtime.working_folder import absolute
 
 COLOURS = {
     "trajectories": "#1f6fb4",
@@ -40,7 +41,7 @@ def draw(diagram: Diagram, out: Path) -> None:
             _draw_image(lay_out(diagram), out)
         else:
             writer = {".svg": lambda: svg(lay_out(diagram)), ".dot": lambda: dot(diagram)}
-            out.write_text(writer.get(out.suffix, lambda: text(diagram))(), "utf-8")
+            absolute(out).write_text(writer.get(out.suffix, lambda: text(diagram))(), "utf-8")
     except OSError as error:
         raise ConfigError(f"graph: --out={out}: {error.strerror}") from error
 
@@ -201,5 +202,5 @@ def _draw_image(layout: DiagramLayout, out: Path) -> None:
             color=_colour(flow.flow.what),
             bbox={"fc": "white", "ec": "none", "alpha": 0.9, "pad": 1.0},
         )  # fmt: skip
-    figure.savefig(out, dpi=150)
+    figure.savefig(absolute(out), dpi=150)
     pyplot.close(figure)

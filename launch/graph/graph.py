@@ -19,6 +19,7 @@ from distrl.launch.runs.run import load_run
 from distrl.launch.supervision.result import EXIT_FINISHED
 from distrl.programs import AUTO, substrate
 from distrl.programs.diagram import Diagram, diagram_of, diagram_of_one_process
+from distrl.runtime.working_folder import absolute
 
 
 def graph(arguments: list[str]) -> int:
@@ -46,7 +47,7 @@ def graph(arguments: list[str]) -> int:
         if target.partition(":")[0].endswith(".py"):
             words.insert(0, f"--experiment={target}")
         else:
-            run = load_run(target, command="graph")
+            run = load_run(absolute(target), command="graph")
             words.insert(0, f"--config_file={run.path / CONFIG}")
     values = flags.FLAGS
     try:

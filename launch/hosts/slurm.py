@@ -13,6 +13,7 @@ from distrl.launch.run_dir.run_dir import SUBMITTED
 from distrl.launch.supervision.result import EXIT_HOST_LOST
 from distrl.programs.placement import Host
 from distrl.runtime.files import make_private_folder
+from distrl.runtime.working_folder import absolute
 
 SBATCH = (
     "sbatch", "--parsable", "--requeue", "--open-mode=append", "--export=ALL",
@@ -133,7 +134,7 @@ def submit(arguments: Sequence[str], run_dir: Path, options: Sequence[str]) -> s
     make_private_folder(run_dir)
     path, log = (run_dir / name for name in SUBMITTED)
     command = ["env", python_path(), *python_command("distrl"), "train", *arguments]
-    path.write_text(script(command, Path.cwd()))
+    path.write_text(script(command, absolute(".")))
     return _run([*SBATCH, f"--output={log}", *options, str(path)]).strip().partition(";")[0]
 
 

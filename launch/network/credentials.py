@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from distrl.errors import ConfigError
 from distrl.runtime.files import write_private
+from distrl.runtime.working_folder import absolute
 
 NAME = "distrl"  # every host's name in TLS
 
@@ -71,7 +72,7 @@ def read_credentials(path: str) -> Credentials:
         have access to it.
     """
     try:
-        with open(path, "rb") as file:
+        with open(absolute(path), "rb") as file:
             _check_private(path, os.fstat(file.fileno()))
             text = file.read()
     except OSError as error:

@@ -19,6 +19,7 @@ from distrl.experiment import Experiment
 from distrl.launch.paths import python_command
 from distrl.launch.python import training_process
 from distrl.launch.supervision.result import EXIT_FAILED
+from distrl.runtime.working_folder import absolute
 
 _LAST_LINES = 30  # of the output, that an error may need
 _POLL_S = 0.2  # between two looks at whether the process has ended
@@ -83,6 +84,7 @@ def start(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
+                cwd=absolute("."),
                 start_new_session=True,  # Ctrl-C of a terminal comes here alone
             )
         except BaseException:

@@ -22,6 +22,7 @@ from distrl.experiment import Experiment
 from distrl.launch.paths import PACKAGE
 from distrl.runtime.files import as_utf8, read_dict, write_json
 from distrl.runtime.provenance import git, revision
+from distrl.runtime.working_folder import absolute
 from distrl.saved.saved_agent import is_users, pickled
 from distrl.version import __version__
 
@@ -56,13 +57,13 @@ def write_snapshot(
     about: dict[str, Any] = {"format": _FORMAT, "packages": installed_packages()}
     about["distrl"], files = _own_code(left_out)
     path, _, name = (file or "").partition(":")
-    folder = Path(path).absolute().parent if path else None
+    folder = absolute(path).parent if path else None
     for key, data in _users_modules(folder, left_out):
         files[key] = data
     about["experiment"] = None
     if path:
         key = f"{EXPERIMENT}/{Path(path).name}"
-        about["experiment"] = {"file": key, "name": name, "from": str(Path(path).absolute())}
+        about["experiment"] = {"file": key, "name": name, "from": str(absolute(path))}
     elif file is None:
         try:
             files[PICKLE] = pickled(experiment)

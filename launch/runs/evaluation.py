@@ -17,6 +17,7 @@ from distrl.experiment_checks import check_environment
 from distrl.launch.runs.environment import environment_of
 from distrl.launch.runs.run import Run, load_run
 from distrl.policy import Policy, load_policy
+from distrl.runtime.working_folder import absolute
 from distrl.saved_policy import check_spec
 from distrl.seeds import environment_seeds
 from distrl.types import StepType
@@ -68,9 +69,12 @@ def evaluate(
         raise ConfigError(f"evaluate: episodes must be 1 or more, got {episodes}")
     if seed < 0:
         raise ConfigError(f"evaluate: seed must be 0 or more, got {seed}")
-    if isinstance(policy, (str, Path)) and environment is None and not _is_checkpoint(policy):
-        policy = load_run(policy, command="evaluate")
+    if isinstance(policy, (str, Path)):
+        policy = absolute(policy)
+        if environment is None and not _is_checkpoint(policy):
+            policy = load_run(policy, command="evaluate")
     if isinstance(policy, Run):
+        policy = Run(absolute(policy.run_dir), trust=policy.trust, task=policy.task)
         environment = environment or whole_games(environment_of(policy, trust=policy.trust))
     if environment is None:
         raise ConfigError("evaluate: name the environment, as in evaluate(policy, 'CartPole-v1')")
@@ -85,8 +89,8 @@ def evaluate(
     return _play(policy, environment, episodes, max_steps, seed)
 
 
-def _is_checkpoint(folder: str | Path) -> bool:
-    return (Path(folder) / MANIFEST).exists()
+def _is_checkpoint(folder: Path) -> bool:
+    return (folder / MANIFEST).exists()
 
 
 def _loaded(source: PolicySource) -> Policy:

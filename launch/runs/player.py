@@ -23,6 +23,7 @@ from distrl.launch.runs.run import Run, load_run
 from distrl.policy import Policy, find_saved, load_policy
 from distrl.programs.resources import process_environment
 from distrl.runtime.jax_import import set_environment
+from distrl.runtime.working_folder import absolute
 from distrl.saved_policy import SavedPolicy
 from distrl.specs import EnvironmentSpec
 
@@ -85,7 +86,7 @@ class Player:
         """
         self._command, self._values = command, values
         set_environment(process_environment(None))
-        run = load_run(values.run, trust=values.trust, command=command)
+        run = load_run(absolute(values.run), trust=values.trust, command=command)
         tasks = run.tasks
         if values.task is not None:
             if values.task not in tasks:

@@ -11,6 +11,7 @@ from distrl.launch.runs.rows import last_row, read_rows
 from distrl.launch.supervision.result import RESULT_FILE
 from distrl.metrics.sinks import METRICS
 from distrl.runtime.files import TASKS, read_dict, read_json
+from distrl.runtime.working_folder import shown
 
 if TYPE_CHECKING:
     import pandas
@@ -154,9 +155,11 @@ def load_run(path: str | Path, *, trust: bool = False, command: str = "load_run"
     try:
         is_run = (folder / CONFIG).exists()
     except PermissionError as error:  # another user's
-        raise ConfigError(f"{command}: {folder} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{command}: {shown(folder)} cannot be read: {error.strerror}") from error
     if not is_run:
-        raise ConfigError(f"{command}: {folder} is not the folder of a run: it has no {CONFIG}")
+        raise ConfigError(
+            f"{command}: {shown(folder)} is not the folder of a run: it has no {CONFIG}"
+        )
     run = Run(folder, trust=trust)
     try:
         run.config  # noqa: B018  # raises if it is damaged

@@ -12,6 +12,7 @@ import numpy as np
 
 from distrl.envs.rendering.pictures import Picture
 from distrl.errors import ConfigError
+from distrl.runtime.working_folder import absolute
 
 _LEAST_HEIGHT = 256  # pixels: smaller pictures are enlarged by a whole number
 _LEAST_GIF_S = 0.02  # between two pictures of a .gif: browsers slow down faster ones
@@ -48,14 +49,15 @@ def open_film(path: Path) -> Film:
     Raises:
       ConfigError: there is no such kind, its folder is missing, or a package is.
     """
-    if not path.absolute().parent.is_dir():
+    file = absolute(path)
+    if not file.parent.is_dir():
         raise ConfigError(f"video: --out={path}: there is no folder {path.parent}")
     if path.suffix == ".mp4":
-        return _Mp4(path)
+        return _Mp4(file)
     if path.suffix == ".gif":
-        return _Gif(path)
+        return _Gif(file)
     if path.suffix == ".png":
-        return _Pngs(path)
+        return _Pngs(file)
     raise ConfigError(
         f"video: --out={path}: name a .mp4 or a .gif file, or a .png file for numbered pictures"
     )

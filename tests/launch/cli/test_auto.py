@@ -117,6 +117,14 @@ def test_a_resumed_run_leaves_the_gpu_of_its_services(resolve, tmp_path):
     assert (experiment.learner.num_gpus, inference.num_gpus, inference.share_gpus) == (1, 0, False)
 
 
+def test_a_resumed_run_keeps_its_topology_when_the_environment_has_left_the_folder(resolve, moved):
+    (moved / "home/run").mkdir()
+    config = {"topology": "light_env", "experiment": {}}
+    (moved / "home/run/config.json").write_text(json.dumps(config))
+    (_, topology, _), lines = resolve("--run_dir=run", costs=None)
+    assert (topology, lines) == ("light_env", [])
+
+
 @pytest.mark.parametrize(
     "words, topology, reason",
     [

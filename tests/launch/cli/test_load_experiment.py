@@ -56,6 +56,15 @@ def test_a_users_file_replaces_no_module(folder: Path, stem: str, name: str):
     assert sys.modules["jax"] is jax and sys.path[-1] == str(folder)
 
 
+def test_a_relative_file_is_of_the_folder_of_the_command(moved: Path, folder: Path):
+    (folder / "home" / "relative.py").write_text("import relative_too\n")
+    (folder / "home" / "relative_too.py").touch()
+    module = load_experiment._import_file("relative.py")
+    assert module.__file__ == f"{folder}/home/relative.py"
+    modules = {each.__name__ for each in load_experiment.experiment_modules()}
+    assert modules == {"relative", "relative_too"}
+
+
 @pytest.mark.parametrize(("text", "steps"), [("1e6", 1_000_000), ("2_000", 2000), ("7.0", 7)])
 def test_a_budget_is_written_like_the_setting_that_it_is_short_for(text: str, steps: int):
     values = copy.deepcopy(flags.FLAGS)

@@ -13,12 +13,13 @@ import pytest
 from absl.testing import flagsaver
 
 from distrl.errors import ConfigError
+from distrl.launch.python import training_client
 from distrl.launch.runs.run import Run
 from distrl.launch.sweep import fit, ranking, sweep
 from distrl.launch.sweep import folder as folder_module
 from distrl.launch.sweep.fit import TrialSlots
 from distrl.launch.sweep.folder import SweepFolder, make_trials
-from distrl.launch.sweep.trials import Runner, ending
+from distrl.launch.sweep.trials import Runner, ending, start_training
 from tests.support.commands import ROOT
 from tests.support.waiting import until
 
@@ -184,6 +185,15 @@ def test_ends_of_trials(tmp_path):
     assert ending(tmp_path, log, 0, stopped=False) == (
         "finished", "last line (result.json is damaged)",
     )  # fmt: skip
+
+
+def test_a_trial_runs_where_the_sweep_was_started(moved, monkeypatch):
+    command = [sys.executable, "-S", "-c", "import os; print(os.getcwd())"]
+    monkeypatch.setattr(training_client, "python_command", lambda module: command)
+    folder = make_folder(moved / "sweep", ["1"])
+    folder.path.mkdir()
+    assert start_training(folder)(folder.trials[0], {}).wait(60.0) == 0
+    assert folder.log(folder.trials[0]).read_text() == f"{moved}/home\n"
 
 
 def test_the_order_of_the_table(tmp_path):
