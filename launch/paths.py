@@ -1,6 +1,7 @@
-"""Paths of this project's code, for processes that are started by a command."""
+"""Paths of code: of this project's, for processes that a command starts, and of users'."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ PACKAGE = Path(version.__file__).parent
 
 ROOT = PACKAGE.parent
 """The folder to put on a process's `PYTHONPATH` so that it imports this same code."""
+
+_FILE = re.compile(r"(.*\.py)(?::([^/]*))?", re.DOTALL)
 
 
 def python_command(module: str, python: str = sys.executable, folder: Path = ROOT) -> list[str]:
@@ -30,6 +33,15 @@ def python_command(module: str, python: str = sys.executable, folder: Path = ROO
         f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
     )
     return [python, "-c", code]
+
+
+def file_and_name(target: str) -> tuple[str, str]:
+    """Splits `FILE.py[:NAME]` or `MODULE[:NAME]`; the name may be "". Folders may have colons."""
+    match = _FILE.fullmatch(target)
+    if match is None:
+        path, _, name = target.partition(":")
+        return path, name
+    return match[1], match[2] or ""
 
 
 def python_path(folder: Path = ROOT) -> str:

@@ -33,7 +33,7 @@ def provenance(experiment: str | None = None) -> dict[str, Any]:
     """Returns which code runs, as entries of `config.json`. Never fails.
 
     Args:
-      experiment: path of the user's experiment, as `--experiment` has it; None: there is none.
+      experiment: path of the file of the user's experiment; None: there is none.
 
     Returns:
       `code`: a `revision` of distrl and one of the experiment's file, by name. `versions`: see
@@ -41,7 +41,7 @@ def provenance(experiment: str | None = None) -> dict[str, Any]:
     """
     code = {"distrl": revision(Path(__file__)) or _installed_from()}
     if experiment is not None:
-        code["experiment"] = revision(absolute(experiment.partition(":")[0]))
+        code["experiment"] = revision(absolute(experiment))
     return {"code": code, "versions": versions()}
 
 

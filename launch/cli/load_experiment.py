@@ -18,6 +18,7 @@ from distrl.experiment import Experiment, SupervisionConfig
 from distrl.launch.cli import config_flags
 from distrl.launch.cli.import_file import append_to_path, import_file, made
 from distrl.launch.cli.train_flags import BUDGETS
+from distrl.launch.paths import file_and_name
 from distrl.runtime.working_folder import absolute
 from distrl.saved.saved_agent import is_users
 from distrl.task import Task
@@ -135,7 +136,7 @@ def experiment_of_file(file: str) -> Experiment:
     Raises:
       ConfigError: there is no such file, or it defines no experiment of that name.
     """
-    path, _, name = file.partition(":")
+    path, name = file_and_name(file)
     name = name or "experiment"
     module = _import_file(path)
     if not hasattr(module, name):

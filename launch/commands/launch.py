@@ -14,6 +14,7 @@ from absl import flags, logging
 from distrl.errors import ConfigError
 from distrl.launch.cli.import_file import append_to_path, import_file, made
 from distrl.launch.launch_types import LAUNCH_TYPES, LOCAL_MP, TERMINALS
+from distrl.launch.paths import file_and_name
 from distrl.launch.run_dir.folder import open_program_folder
 from distrl.launch.supervision.restart_policy import HangLimits, RestartPolicy
 from distrl.launch.supervision.result import EXIT_FINISHED
@@ -164,7 +165,7 @@ def _parse(values: flags.FlagValues, arguments: list[str]) -> tuple[str, list[st
 
 def _import_target(target: str) -> tuple[ModuleType, str]:
     """Imports the file or module that a target names; returns it and the name in it."""
-    where, _, name = target.partition(":")
+    where, name = file_and_name(target)
     if where.endswith(".py") or os.sep in where:
         return import_file(where, "launch"), name or _DEFAULT_NAME
     append_to_path(os.getcwd())

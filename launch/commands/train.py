@@ -20,6 +20,7 @@ from distrl.launch.cli.load_experiment import load_experiment
 from distrl.launch.cli.read_command import read_command
 from distrl.launch.launch_types import LOCAL_MP, TERMINALS
 from distrl.launch.local.single_process import run_single_process
+from distrl.launch.paths import file_and_name
 from distrl.launch.run_dir.run_dir import RunFolder, open_run
 from distrl.launch.run_dir.snapshot import write_snapshot
 from distrl.launch.supervision.result import EXIT_FINISHED
@@ -174,7 +175,8 @@ def _open_run(
       chosen: by `auto`.
       name: the environment's, for the user.
     """
-    origin = {**provenance(values.experiment), "working_folder": str(absolute(".")), **chosen}
+    file = None if values.experiment is None else file_and_name(values.experiment)[0]
+    origin = {**provenance(file), "working_folder": str(absolute(".")), **chosen}
     folder = open_run(values.run_dir, experiment, topology, arguments, _say, origin)
     if folder.ended is not None:
         _say(

@@ -13,6 +13,7 @@ from distrl.experiment import Experiment
 from distrl.launch.cli.auto import without_measuring
 from distrl.launch.cli.read_command import read_command
 from distrl.launch.graph.drawing import draw, text
+from distrl.launch.paths import file_and_name
 from distrl.launch.run_dir import config_diff
 from distrl.launch.run_dir.folder import CONFIG
 from distrl.launch.runs.run import load_run
@@ -44,7 +45,7 @@ def graph(arguments: list[str]) -> int:
     run = None
     if words and not words[0].startswith("-"):
         target = words.pop(0)
-        if target.partition(":")[0].endswith(".py"):
+        if file_and_name(target)[0].endswith(".py"):
             words.insert(0, f"--experiment={target}")
         else:
             run = load_run(absolute(target), command="graph")

@@ -19,7 +19,7 @@ from typing import Any
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.launch.paths import PACKAGE
+from distrl.launch.paths import PACKAGE, file_and_name
 from distrl.runtime.files import as_utf8, read_dict, write_json
 from distrl.runtime.provenance import git, revision
 from distrl.runtime.working_folder import absolute
@@ -56,7 +56,7 @@ def write_snapshot(
     left_out: list[str] = []
     about: dict[str, Any] = {"format": _FORMAT, "packages": installed_packages()}
     about["distrl"], files = _own_code(left_out)
-    path, _, name = (file or "").partition(":")
+    path, name = file_and_name(file or "")
     folder = absolute(path).parent if path else None
     for key, data in _users_modules(folder, left_out):
         files[key] = data

@@ -107,8 +107,7 @@ def _named_file(run: Run) -> str | None:
             file = value if equals else str(next(words, ""))  # of several the last, as absl
     if file is None:
         return None
-    name, colon, rest = file.partition(":")
-    return f"{Path(run.config.get('working_folder') or '.', name)}{colon}{rest}"
+    return str(Path(run.config.get("working_folder") or ".", file))
 
 
 @functools.cache

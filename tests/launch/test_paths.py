@@ -10,7 +10,7 @@ import pytest
 
 from distrl.launch.hosts import slurm
 from distrl.launch.hosts.ssh import daemon_command
-from distrl.launch.paths import ROOT, python_command
+from distrl.launch.paths import ROOT, file_and_name, python_command
 
 EVIL = "raise SystemExit('imported from the current folder')\n"
 
@@ -22,6 +22,23 @@ def run(command: list[str], folder: Path, **env: str) -> subprocess.CompletedPro
     return subprocess.run(
         command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False
     )
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "name"),
+    [
+        ("exp.py", "exp.py", ""),
+        ("exp.py:", "exp.py", ""),
+        ("exp.py:pong", "exp.py", "pong"),
+        ("a:b/exp.py", "a:b/exp.py", ""),
+        ("a:b/exp.py:pong", "a:b/exp.py", "pong"),
+        ("a.py:b/exp.py:pong", "a.py:b/exp.py", "pong"),
+        ("package.python:make", "package.python", "make"),
+        ("package", "package", ""),
+    ],
+)
+def test_the_folder_of_a_file_may_have_colons(target: str, path: str, name: str):
+    assert file_and_name(target) == (path, name)
 
 
 @pytest.mark.parametrize("path", ["", str(ROOT)])

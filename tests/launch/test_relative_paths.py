@@ -47,11 +47,12 @@ def test_the_experiments_code_is_known(moved: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         "distrl.runtime.provenance.revision", lambda path: {"commit": str(path), "dirty": False}
     )
-    assert provenance("mine.py:name")["code"]["experiment"]["commit"] == str(file)
+    assert provenance("mine.py")["code"]["experiment"]["commit"] == str(file)
     monkeypatch.setattr(snapshot, "_own_code", lambda left_out: ({}, {}))
     monkeypatch.setattr(snapshot, "is_users", lambda module: module.__name__ == "mine")
     kept = snapshot.write_snapshot(moved / "run", EXPERIMENT, "mine.py:name", [])
-    assert snapshot.read_about(kept)["experiment"]["from"] == str(file)
+    about = snapshot.read_about(kept)["experiment"]
+    assert (about["from"], about["name"]) == (str(file), "name")
 
 
 def test_a_run_is_evaluated(moved: Path, monkeypatch: pytest.MonkeyPatch):

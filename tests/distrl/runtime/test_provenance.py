@@ -56,7 +56,7 @@ def test_without_a_git_that_answers(tmp_path, monkeypatch, git):
         (tmp_path / "git").chmod(0o755)
     monkeypatch.setattr(provenance, "_GIT_S", 0.1)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if git else str(tmp_path))
-    found = provenance.provenance("mine.py:name")
+    found = provenance.provenance("mine.py")
     assert found["code"] == {"distrl": None, "experiment": None}
     assert found["versions"]["python"] and found["versions"]["numpy"]
 

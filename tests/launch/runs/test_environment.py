@@ -71,15 +71,17 @@ def test_atari_is_scored_by_whole_games(tmp_path, monkeypatch):
 
 
 def test_an_environment_of_a_file_is_the_files_with_the_runs_settings(tmp_path):
-    (tmp_path / "my_file.py").write_text(FILE)
+    folder = tmp_path / "a:b"
+    folder.mkdir()
+    (folder / "my_file.py").write_text(FILE)
     wrappers = WrapperConfig(max_episode_steps=5, post_process=lambda action, _: action)
     environment = PythonEnvironment(CountingEnvironment, "mine", wrappers)
     command = ["distrl train", "--experiment=replaced.py", "--experiment", "my_file.py:mine"]
-    run = make_run(tmp_path / "run", environment, command=command, working_folder=str(tmp_path))
+    run = make_run(tmp_path / "run", environment, command=command, working_folder=str(folder))
     hint = r"^play: .* code of its own \(CountingEnvironment\): to run that code, which is in "
     with pytest.raises(ConfigError, match=hint + r".*/my_file.py:mine, add --trust; or name"):
         environment_of(run, command="play")
-    for options in ({"trust": True}, {"file": f"{tmp_path}/my_file.py:mine"}):
+    for options in ({"trust": True}, {"file": f"{folder}/my_file.py:mine"}):
         found = environment_of(run, **options)
         assert found.wrappers.max_episode_steps == 5
         assert found.builder is CountingEnvironment
