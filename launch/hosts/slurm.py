@@ -135,7 +135,8 @@ def submit(arguments: Sequence[str], run_dir: Path, options: Sequence[str]) -> s
     path, log = (run_dir / name for name in SUBMITTED)
     command = ["env", python_path(), *python_command("distrl"), "train", *arguments]
     path.write_text(script(command, absolute(".")))
-    return _run([*SBATCH, f"--output={log}", *options, str(path)]).strip().partition(";")[0]
+    output = str(log).replace("%", "%%")  # Slurm would put the job's id for %j
+    return _run([*SBATCH, f"--output={output}", *options, str(path)]).strip().partition(";")[0]
 
 
 def _groups(environ: Mapping[str, str]) -> list[str]:

@@ -105,3 +105,12 @@ def test_the_jobs_of_an_array_would_share_one_run_folder(tmp_path: Path, option:
     with pytest.raises(ConfigError, match=r"^--slurm: the jobs of an --array would share one run"):
         slurm.submit(["--env=CartPole-v1"], tmp_path / "run", ["--nodes=2", option])
     assert not (tmp_path / "run").exists()
+
+
+def test_slurm_replaces_nothing_in_the_name_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(slurm, "_run", " ".join)  # the command in place of the job's id
+    command = slurm.submit(["--env=CartPole-v1"], tmp_path / "50%j", ["--nodes=2"])
+    assert f" --output={tmp_path}/50%%j/slurm.log " in command
+    assert command.endswith(f" {tmp_path}/50%j/{slurm.SUBMITTED[0]}")
