@@ -1,7 +1,7 @@
 """Files of moving pictures: .mp4 by ffmpeg, .gif and .png by Pillow."""
 
 import abc
-import os
+import contextlib
 import tempfile
 import warnings
 from collections.abc import Generator, Iterator
@@ -128,7 +128,8 @@ class _Gif(Film):
         self._image, self._path = _pillow(), path
         self._every, self._seen = 1, 0
         self._shape, self._seconds = (0, 0, 3), 0.0
-        self._pictures = tempfile.TemporaryFile(dir=os.environ.get("TMPDIR"))  # noqa: SIM115
+        with self._refusing():
+            self._pictures = tempfile.TemporaryFile()  # noqa: SIM115
 
     def _begin(self, height: int, width: int, fps: float) -> None:
         self._every = max(1, round(_LEAST_GIF_S * fps))
@@ -136,12 +137,13 @@ class _Gif(Film):
 
     def _add(self, picture: Picture) -> None:
         if self._seen % self._every == 0:
-            self._pictures.write(picture.tobytes())
+            with self._refusing():
+                self._pictures.write(picture.tobytes())
         self._seen += 1
 
     def close(self) -> None:
         """See `Film`."""
-        with self._pictures:
+        with self._refusing(), self._pictures:
             if not self._seen:
                 return
             self._pictures.seek(0)
@@ -158,9 +160,20 @@ class _Gif(Film):
             except OSError as error:
                 raise ConfigError(f"video: --out={self._path}: {error.strerror}") from error
 
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Raises ConfigError where the temporary file cannot be had: a full disk, say."""
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"video: --out={self._path}: its pictures need a temporary file: {error.strerror}; "
+                "TMPDIR may name a folder for it, on another disk"
+            ) from error
+
     def _read(self) -> Iterator[Any]:
         size = int(np.prod(self._shape))
-        while data := self._pictures.read(size):
+        while len(data := self._pictures.read(size)) == size:  # the last one may lack its end
             yield self._image.fromarray(np.frombuffer(data, np.uint8).reshape(self._shape))
 
 

@@ -1,12 +1,14 @@
 """Files of moving pictures have every picture; what is missing is one line."""
 
 import sys
+import tempfile
 
 import numpy as np
 import pytest
 
 from distrl.errors import ConfigError
 from distrl.launch.runs.video_files import open_film
+from tests.support.full_disk import no_file_above
 
 COLORS = (0, 120, 250)
 
@@ -49,6 +51,33 @@ def test_an_mp4_of_odd_sizes(tmp_path):
     assert (about["size"], about["fps"]) == ((34, 302), 10.0)
     means = [np.frombuffer(frame, np.uint8).mean() for frame in frames]
     np.testing.assert_allclose(means, COLORS, atol=6)
+
+
+def test_a_gif_without_a_folder_for_its_pictures(tmp_path, monkeypatch):
+    pytest.importorskip("PIL")
+    monkeypatch.setattr(tempfile, "tempdir", None)  # as in a new process
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    write(tmp_path / "a.gif", plain_pictures(100, 40))
+    assert (tmp_path / "a.gif").stat().st_size
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))  # and no other
+    message = r"^video: --out=.*/b\.gif: its pictures need a temporary file: No such file or "
+    with pytest.raises(ConfigError, match=message):
+        open_film(tmp_path / "b.gif")
+
+
+def test_a_gif_whose_pictures_the_disk_lacks_room_for(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    message = r"^video: --out=.*/a\.gif: its pictures need a temporary file: File too large; TMPDIR"
+    film = open_film(tmp_path / "a.gif")
+    film.begin(300, 40, 10.0)
+    with no_file_above(50_000):
+        film.add(np.zeros((300, 40, 3), np.uint8))  # 36,000 bytes
+        with pytest.raises(ConfigError, match=message):
+            for picture in plain_pictures(300, 40):
+                film.add(picture)
+    film.close()
+    with image.open(tmp_path / "a.gif") as gif:
+        assert gif.size == (40, 300)  # what there was room for
 
 
 def test_bad_files(tmp_path, monkeypatch):
