@@ -5,11 +5,11 @@ import os
 import sys
 from typing import Any, NoReturn
 
-_guard: list[int] = []  # once guarded: this process's id, and the pipe to its guard
+_guard: list[int] = []  # once guarded: this process's id, and the file for its guard
 
 
 def announce_to(descriptor: int) -> None:
-    """Has `announce` write to a pipe, in this process and not in its forks."""
+    """Has `announce` write to a file, in this process and not in its forks."""
     _guard[:] = [os.getpid(), descriptor]
 
 

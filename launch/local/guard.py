@@ -29,7 +29,8 @@ def run_guarded() -> None:
     This process passes signals on, waits, and exits as the copy does. The copy keeps the terminal
     and the process group: Ctrl-C reaches both, and counts once.
     """
-    reader, writer = os.pipe()
+    # What the process says may be long: a pipe that is read only at the end would block it.
+    facts = os.memfd_create("distrl-guard")
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -41,15 +42,13 @@ def run_guarded() -> None:
     pid = os.fork()
     if pid == 0:
         posix.end_with_parent(parent, "distrl:train")
-        os.close(reader)
-        process_exit.announce_to(writer)
+        process_exit.announce_to(facts)
         signals.take_interrupts_from_guard()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return
-    os.close(writer)
     passed_on = _wait(pid, watched)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    sys.exit(_judge(code, _read(reader), passed_on, kills_before))
+    sys.exit(_judge(code, _read(facts), passed_on, kills_before))
 
 
 def _wait(pid: int, watched: set[signal.Signals]) -> list[int]:
@@ -92,16 +91,12 @@ class Interrupts:
         return True
 
 
-def _read(reader: int) -> dict[str, Any]:
-    """Returns what the process has said; without waiting, since its forks may have the pipe."""
-    os.set_blocking(reader, False)
-    try:
-        data = os.read(reader, 1 << 16)
-    except BlockingIOError:
-        data = b""
+def _read(file: int) -> dict[str, Any]:
+    """Returns what the process has said, in whole lines: it may be killed while it writes one."""
     facts: dict[str, Any] = {}
-    for line in data.splitlines():
-        facts |= json.loads(line)
+    for line in os.pread(file, os.fstat(file).st_size, 0).splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            facts |= json.loads(line)
     return facts
 
 

@@ -200,6 +200,23 @@ def test_a_result_that_the_program_has_not_written(tmp_path, start):
     assert (result(tmp_path)["exit_code"], result(tmp_path)["reason"]) == (2, "no such size")
 
 
+def test_a_reason_longer_than_a_pipe_holds(tmp_path, start):
+    process = start("announce(code=2, reason='x' * 2_000_000); os._exit(2)")
+    out, _ = process.communicate(timeout=50)
+    assert (process.returncode, out) == (2, "")
+    assert result(tmp_path)["reason"] == "x" * 2_000_000
+
+
+def test_a_program_that_is_killed_while_it_announces_its_end(tmp_path, start):
+    unfinished = """os.write(process_exit._guard[1], b'{"code": 0')"""
+    process = start(
+        f"from distrl.runtime import process_exit; {unfinished}; os.kill(os.getpid(), 9)"
+    )
+    out, _ = process.communicate(timeout=50)
+    assert process.returncode == 1
+    assert "its process was killed by" in result(tmp_path)["reason"], out
+
+
 def test_a_suspended_program_is_woken_by_a_signal(start):
     process = start(
         "signal.signal(interrupt_number(), lambda *_: exit_at_once(130)); print(os.getpid(), "
