@@ -11,12 +11,12 @@ import cloudpickle
 from distrl.launch import launchpad_adapter
 from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.network.endpoints import Endpoints
+from distrl.launch.network.private_folder import PATH_LIMIT
 from distrl.programs.resources import node_environments
 from distrl.programs.substrate import BUILTIN, of_program
 from distrl.runtime.files import make_private_folder
 from distrl.runtime.heartbeat import DOWN, GONE, Heartbeat, HeartbeatTable
 
-_NAME_LENGTH = 32  # at most, of a node's name in a socket's path, whose length is limited
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.]")
 
 RemoteAddresses = Mapping[str, Sequence[Sequence[Any]]]
@@ -80,9 +80,9 @@ class HostProgram:
             port = self.ports[name][number]
             self.open_ports[port] = self._endpoints.address(port, port_name)
             return self.open_ports[port]
-        # Messages about a server's address shall say whose it is.
-        plain = _NOT_PLAIN.sub("-", name)[:_NAME_LENGTH]
-        path = str(self._folder / f"{len(self._remote_paths)}-{plain}")
+        # Messages about a server's address shall say whose it is, as far as there is room.
+        plain = _NOT_PLAIN.sub("-", name)
+        path = f"{self._folder}/{len(self._remote_paths)}-{plain}"[:PATH_LIMIT]
         return f"unix:{self._remote_paths.setdefault((name, number), path)}"
 
     def forwards(self, addresses: RemoteAddresses) -> dict[str, tuple[str, int, int]]:

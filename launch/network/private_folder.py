@@ -12,6 +12,7 @@ from distrl.errors import ConfigError
 from distrl.shared_memory.process import Process
 
 PATH_LIMIT = 107  # bytes of a Unix socket's path, a limit of the kernel
+NAME_ROOM = 8  # bytes that a socket's name in the folder may have at least: "s:15000"
 
 _PREFIX = "distrl."
 _PARENT = re.compile(r"/[\w./-]{1,59}", re.ASCII)  # what gRPC's addresses take as it is
@@ -19,6 +20,8 @@ _PARENT = re.compile(r"/[\w./-]{1,59}", re.ASCII)  # what gRPC's addresses take 
 
 def new_folder() -> pathlib.Path:
     """Makes a folder that only this user can enter, and in which Unix sockets can be bound.
+
+    Their names may have `NAME_ROOM` bytes, and as many more as `PATH_LIMIT` allows.
 
     The caller removes it; folders of this user's processes that were killed are removed here, if
     they were in this process's PID namespace: a container may share the folder for temporary files.
@@ -40,12 +43,13 @@ def new_folder() -> pathlib.Path:
             reasons.append(f"{parent}: {error.strerror}")
             continue
         try:
+            path = folder / ("p" * NAME_ROOM)
             with socket.socket(socket.AF_UNIX) as probe:  # some network file systems refuse it
-                probe.bind(str(folder / "probe"))
-            (folder / "probe").unlink()
+                probe.bind(str(path))
+            path.unlink()
         except OSError as error:
             folder.rmdir()
-            reasons.append(f"{parent}: {error.strerror}")
+            reasons.append(f"{parent}: {error.strerror or error}")  # a long path has no errno
             continue
         return folder
     raise ConfigError(f"no folder for Unix sockets; set TMPDIR: {'; '.join(reasons)}")

@@ -11,6 +11,7 @@ import pytest
 from distrl import presets
 from distrl.launch.hosts.host_program import HostProgram
 from distrl.launch.network import loopback
+from distrl.launch.network.private_folder import NAME_ROOM, PATH_LIMIT
 from distrl.programs.multi_machine import multi_machine, over_network
 from distrl.programs.placement import parse_hosts, place
 from distrl.runtime.heartbeat import ABSENT, DOWN, GONE, UP, Heartbeat
@@ -53,6 +54,17 @@ def test_a_wired_program_reaches_servers_wherever_they_are_now(program: HostProg
     names = {Path(path).name for path in before}
     assert names == {"0-relay-0", "1-actor-0"}
     assert {path: ("h9", 5, port + 40) for path, (_, _, port) in before.items()} == after
+
+
+def test_names_of_sockets_are_cut_to_the_room_that_their_folder_leaves(
+    program: HostProgram, monkeypatch: pytest.MonkeyPatch
+):
+    length = PATH_LIMIT - NAME_ROOM - 1
+    monkeypatch.setattr(program, "_folder", Path("/".ljust(length, "f")))
+    program.wire(lambda name: lambda: None)
+    at = [("h2", 1, port) for port in range(20, 29)]
+    names = {path[length:] for path in program.forwards({"relay/0": at, "actor/0": at})}
+    assert names == {"/0-relay-", "/1-actor-"}
 
 
 def test_the_launcher_tells_of_nodes_elsewhere_only(program: HostProgram):
