@@ -30,8 +30,12 @@ def new_folder() -> pathlib.Path:
       ConfigError: no folder for temporary files is suited.
     """
     prefix = f"{_PREFIX}{Process.this().label}."
-    reasons = []
-    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/dev/shm")):
+    reasons, parents = [], ["/tmp", "/dev/shm"]
+    try:
+        parents.insert(0, tempfile.gettempdir())
+    except FileNotFoundError as error:  # Python does not try /dev/shm
+        reasons.append(str(error.strerror))
+    for parent in dict.fromkeys(parents):
         if not _PARENT.fullmatch(parent):
             reasons.append(f"{parent}: its path is too long, or has unusual characters")
             continue

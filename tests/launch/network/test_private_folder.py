@@ -1,13 +1,16 @@
 """Folders for Unix sockets, wherever temporary files are."""
 
+import errno
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
+from distrl.errors import ConfigError
 from distrl.launch.network.private_folder import NAME_ROOM, new_folder
 
 
@@ -31,3 +34,31 @@ def test_sockets_fit_whatever_the_length_of_the_parents_path(
             with socket.socket(socket.AF_UNIX) as server:
                 server.bind(f"{folder}/{name}")
         shutil.rmtree(folder)
+
+
+def test_shared_memory_is_taken_where_no_folder_for_temporary_files_can_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    make, nowhere = tempfile.mkdtemp, "No usable temporary directory found in ['/tmp', '/']"
+
+    def no_folder() -> NoReturn:
+        raise FileNotFoundError(errno.ENOENT, nowhere)
+
+    def make_in(**options: Any) -> str:
+        if options["dir"] not in writable:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return make(**options)
+
+    monkeypatch.setattr(tempfile, "gettempdir", no_folder)
+    monkeypatch.setattr(tempfile, "mkdtemp", make_in)
+    writable = ["/dev/shm"]
+    folder = new_folder()
+    assert folder.parent == Path("/dev/shm")
+    folder.rmdir()
+    writable.clear()
+    with pytest.raises(ConfigError) as refused:
+        new_folder()
+    assert str(refused.value) == (
+        f"no folder for Unix sockets; set TMPDIR: {nowhere}; /tmp: Read-only file system; "
+        "/dev/shm: Read-only file system"
+    )
