@@ -75,6 +75,7 @@ def launch_options(
       run_dir, terminal, saves: see `LaunchOptions`.
     """
     config = experiment.supervision
+    log_limit = math.inf if config.log_limit_mb is None else config.log_limit_mb * 1e6
     restartable = [
         label
         for label in program.groups
@@ -88,7 +89,7 @@ def launch_options(
         restart_policies={label: RestartPolicy(config.restarts) for label in restartable},
         limits=_hang_limits(experiment),
         active={ACTOR.name: experiment.actors.num_actors} if ACTOR.name in program.groups else {},
-        log_limit=None if config.log_limit_mb is None else int(config.log_limit_mb * 1e6),
+        log_limit=None if math.isinf(log_limit) else int(log_limit),
         saves=saves,
     )
 

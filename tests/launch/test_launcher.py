@@ -48,6 +48,19 @@ def test_the_kernel_has_time_to_free_a_large_table():
     assert _stop_grace(program, small) == {"learner": 30.0}
 
 
+@pytest.mark.parametrize(
+    ("setting", "limit"),
+    [(0.5, 500_000), (50, 50_000_000), (None, None), (math.inf, None), (1e305, None)],
+)
+def test_an_infinite_size_of_logs_is_no_limit(setting, limit):
+    supervision = SupervisionConfig(log_limit_mb=setting)
+    environment = PythonEnvironment(CountingEnvironment, "counting")
+    experiment = Experiment(environment, CheckingConfig(), supervision=supervision)
+    program = types.SimpleNamespace(groups={"actor": []})
+    options = launch_options(program, experiment, Path("run"), "output_to_files", saves=False)
+    assert options.log_limit == limit
+
+
 @pytest.mark.parametrize(("label", "scaled"), [("actor", ["actor"]), ("player", [])])
 def test_only_groups_of_the_program_are_scaled(label, scaled):
     """`launch` refuses others; a program of one's own may name its actors as it likes."""
