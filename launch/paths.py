@@ -28,11 +28,19 @@ def python_command(module: str, python: str = sys.executable, folder: Path = ROO
       python: path of the Python interpreter.
       folder: the folder that has this project's code, if nothing else on the path has it.
     """
-    code = (
-        f"import sys; sys.path[:] = [*filter(None, sys.path), {str(folder)!r}]; import runpy; "
-        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-    )
-    return [python, "-c", code]
+    run = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return code_command(run, python, folder)
+
+
+def code_command(code: str, python: str = sys.executable, folder: Path = ROOT) -> list[str]:
+    """Returns the command that runs code as `python_command` runs a module.
+
+    Args:
+      code: simple statements in one line.
+      python, folder: see `python_command`.
+    """
+    path = f"import sys; sys.path[:] = [*filter(None, sys.path), {str(folder)!r}]"
+    return [python, "-c", f"{path}; {code}"]
 
 
 def file_and_name(target: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from distrl.errors import ConfigError
 from distrl.launch.network.endpoints import Endpoints
+from distrl.launch.paths import code_command
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
 from distrl.programs import substrate
 from distrl.programs.substrate.builtin import ADDRESS_NAME
@@ -65,10 +66,10 @@ def doctor(arguments: list[str]) -> int:
 
 
 def _run(code: str) -> tuple[bool, str]:
-    """Runs Python code in a new process; returns whether it worked, and its last line."""
+    """Runs a line of Python in a new process; returns whether it worked, and its last line."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code],
+            code_command(code),
             env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
             capture_output=True,
             text=True,

@@ -152,5 +152,12 @@ def test_threads_of_a_user_are_counted(tmp_path):
     assert doctor._threads(tmp_path) == 7
 
 
+def test_modules_of_the_current_folder_are_not_imported(monkeypatch, tmp_path):
+    (tmp_path / "random.py").write_text("raise SystemExit('imported from the current folder')\n")
+    monkeypatch.chdir(tmp_path)
+    code = "import random, distrl.version; print(random.Random(0).randrange(1))"
+    assert doctor._run(code) == (True, "0")
+
+
 def test_nodes_can_listen():
     assert doctor.check_ports().state == "ok"
