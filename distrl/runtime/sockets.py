@@ -6,7 +6,7 @@ from distrl.errors import ConfigError
 
 
 def parse_address(address: str, setting: str) -> tuple[str, int]:
-    """Returns the host and the port of "HOST:PORT".
+    """Returns the host and the port of "HOST:PORT", or of "[HOST]:PORT" with an IPv6 address.
 
     Args:
       address: the text.
@@ -16,9 +16,25 @@ def parse_address(address: str, setting: str) -> tuple[str, int]:
       ConfigError: the text is no such address.
     """
     host, _, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
         raise ConfigError(f"{setting}: expected HOST:PORT, got {address!r}")
     return host, int(port)
+
+
+def listen_on_all_interfaces(port: int) -> socket.socket:
+    """Returns a listening socket for IPv4, and for IPv6 where the kernel has that.
+
+    Args:
+      port: the port; 0: any free one.
+
+    Raises:
+      OSError: the port is taken.
+    """
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=both)
 
 
 def keep_alive(

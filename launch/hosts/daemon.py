@@ -13,7 +13,6 @@ import pathlib
 import selectors
 import shutil
 import signal
-import socket
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -30,6 +29,7 @@ from distrl.launch.network.tunnel_process import SealedTunnel, end_tunnel, has_e
 from distrl.launch.supervision.housekeeping import Housekeeping
 from distrl.launch.supervision.running_time import Silence
 from distrl.launch.supervision.signals import Signals, run_once
+from distrl.runtime.sockets import listen_on_all_interfaces
 
 if TYPE_CHECKING:
     from distrl.launch.hosts.host_program import RemoteAddresses, RequiredHosts
@@ -94,7 +94,7 @@ class HostDaemon:
             self._channel.send(
                 "hello",
                 identity=identity(),
-                host=socket.gethostname(),
+                host=os.uname().nodename,
                 cores=len(os.sched_getaffinity(0)),
                 gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
                 tunnel_key=self._tunnel.public_key,
@@ -173,7 +173,7 @@ class HostDaemon:
         self._program = HostProgram(payload, nodes, self._folder)
         fixed = self._tunnel_port or tunnel_port
         try:
-            self._listener = socket.create_server(("", fixed), backlog=128)
+            self._listener = listen_on_all_interfaces(fixed)
         except OSError as error:
             cause = os.strerror(error.errno or 0)
             raise OSError(f"cannot listen on port {fixed} (--tunnel_port): {cause}") from error

@@ -19,6 +19,7 @@ from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.private_folder import new_folder
 from distrl.launch.network.tunnel_process import end_tunnel, has_ended, start_tunnel
 from distrl.launch.supervision.session import Session
+from distrl.runtime.sockets import listen_on_all_interfaces
 
 MAX_UNIDENTIFIED = 64  # connections without a hello; beyond that the oldest is closed
 HELLO_LIMIT = 1 << 16  # bytes of a hello
@@ -53,7 +54,7 @@ class JoinServer:
         self._unidentified: dict[JsonLineChannel, float] = {}  # connections, and their deadlines
         self._join_port = f"--join_port={port}"
         try:
-            public = socket.create_server(("", port), backlog=128)
+            public = listen_on_all_interfaces(port)
         except OSError as error:
             raise ConfigError(
                 f"{self._join_port}: port {port} is taken: {error.strerror}"

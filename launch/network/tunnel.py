@@ -312,7 +312,7 @@ class _Tunnel:
                 if secure.lost:
                     self._carried.discard(secure)
                 elif secure.is_dead():
-                    host = secure.transport.get_extra_info("peername")[0]
+                    host = secure.transport.get_extra_info("peername")[0].removeprefix("::ffff:")
                     self._log(f"lost {host}", _Refused("it does not answer"))
                     secure.transport.abort()
 

@@ -20,6 +20,7 @@ from distrl.launch.local import processes
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.usage import Usage
 from distrl.runtime.heartbeat import Heartbeat
+from tests.support.ipv6 import needs_ipv6
 
 
 class Left(SystemExit):
@@ -335,6 +336,25 @@ def test_a_port_that_is_taken_is_named(daemon, monkeypatch):
     assert broken["error"] == (
         f"OSError: cannot listen on port {port} (--tunnel_port): Address already in use"
     )
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", needs_ipv6("::1")])
+def test_the_other_hosts_may_connect_by_either_version_of_ip(daemon, monkeypatch, host):
+    host_program = pytest.importorskip("distrl.launch.hosts.host_program")
+    program = types.SimpleNamespace(ports={})
+    monkeypatch.setattr(host_program, "HostProgram", lambda *arguments: program)
+    reached = []
+
+    def connect() -> None:
+        port = daemon.daemon._listener.getsockname()[1]
+        with socket.create_connection((host, port), 20.0):
+            reached.append(port)
+
+    begin = {"payload": "", "nodes": [], "tunnel_port": 0, "credentials": ""}
+    daemon.turns = [lambda: daemon.say("begin", **begin), connect, nothing]
+    (ready,) = [message for message in daemon.run() if message["kind"] == "ready"]
+    daemon.daemon._listener.close()
+    assert reached == [ready["tunnel_port"]]
 
 
 class FakeTunnel(NoTunnel):

@@ -20,6 +20,7 @@ from distrl.launch.hosts.remote_host import HostState
 from distrl.launch.network.credentials import Credentials
 from distrl.launch.network.ports import Ports
 from distrl.programs.placement import Host
+from tests.support.ipv6 import needs_ipv6
 from tests.support.other_user import as_another_user
 
 CREDENTIALS = Credentials(b"certificate", b"key")
@@ -94,6 +95,20 @@ class Launcher:
 
         self.run_until(is_closed)
         return [json.loads(line) for line in received.splitlines()]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", needs_ipv6("::1")])
+def test_daemons_may_connect_by_either_version_of_ip(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, host: str
+):
+    def start(public: socket.socket, *arguments: object) -> int:
+        socket.create_connection((host, public.getsockname()[1]), 20.0).close()
+        return TUNNEL
+
+    monkeypatch.setattr(join_server, "start_tunnel", start)
+    ports = Ports()
+    with contextlib.closing(ports), contextlib.closing(Launcher(ports.take()).server):
+        pass
 
 
 @pytest.fixture
