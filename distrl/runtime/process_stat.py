@@ -26,11 +26,28 @@ class ProcessStat(NamedTuple):
 
 
 def process_stat(process: int | str, proc: Path = Path("/proc")) -> ProcessStat | None:
-    """Returns what is known of a process; None: there is none. Args: process: PID[/task/TID]."""
+    """Returns what is known of a process; None: there is none, or /proc hides it (`is_hidden`).
+
+    Args:
+      process: PID[/task/TID].
+    """
     try:
         text = (proc / str(process) / "stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     fields = text[text.rindex(b")") + 2 :].split()  # from the third one on: a name may have spaces
     cpu = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
     return ProcessStat(fields[0].decode(), int(fields[1]), cpu, int(fields[17]), int(fields[19]))
+
+
+def is_hidden(pid: int) -> bool:
+    """Returns whether there is a process that /proc hides from this user (`hidepid`)."""
+    if process_stat(pid) is not None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from distrl.errors import ConfigError
 from distrl.runtime.files import owner
 from distrl.runtime.process_exit import command_pid
+from distrl.runtime.process_stat import is_hidden
 from distrl.shared_memory.process import Process, boot_id, pid_namespace
 
 LOCK, LOCK_BYTES = "lock", 1000  # a folder's file, and most bytes in it
@@ -62,7 +63,9 @@ class LauncherProcess(NamedTuple):
         if self.is_elsewhere:
             return False
         process = Process.of(self.pid)
-        return process is not None and self.start in (None, process.start)
+        if process is None:
+            return is_hidden(self.pid)  # of another user; when it started is not known
+        return self.start in (None, process.start)
 
     def is_same(self, other: "LauncherProcess") -> bool:
         """Returns whether this is the other process, as far as both are known."""
@@ -138,9 +141,12 @@ def local_launcher(run_dir: Path, command: str) -> LauncherProcess:
     except ProcessLookupError:  # it has ended since
         raise ConfigError(elsewhere) from None
     except PermissionError:
-        user = owner(Path(f"/proc/{launcher.pid}"))
+        try:
+            user = who = owner(Path(f"/proc/{launcher.pid}"))
+        except FileNotFoundError:
+            user, who = "another user", "that user"
         raise ConfigError(
-            f"{command}: the program in {run_dir} is {user}'s ({launcher.name}); only {user} or "
+            f"{command}: the program in {run_dir} is {user}'s ({launcher.name}); only {who} or "
             f"root can {command} it"
         ) from None
     return launcher

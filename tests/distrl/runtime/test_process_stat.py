@@ -4,7 +4,9 @@ import os
 import threading
 from pathlib import Path
 
-from distrl.runtime.process_stat import process_stat
+import pytest
+
+from distrl.runtime.process_stat import is_hidden, process_stat
 
 
 def test_of_a_process_and_of_a_thread(tmp_path):
@@ -17,6 +19,18 @@ def test_of_a_process_and_of_a_thread(tmp_path):
     (tmp_path / "7" / "stat").write_text(f"7 (a (b) c) {' '.join(map(str, fields))}\n")
     assert process_stat(7, tmp_path) == ("T", 3, 2.0, 5, 77)
     assert process_stat(8, tmp_path) is None
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])  # hidepid=2, hidepid=1
+def test_of_one_that_is_hidden(monkeypatch, error):
+    assert not is_hidden(os.getpid())
+
+    def read(path):
+        raise error
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert process_stat(os.getpid()) is None and is_hidden(os.getpid())
+    assert not is_hidden(1 << 30)  # of no process
 
 
 def test_of_one_that_ends_while_it_is_read(monkeypatch):

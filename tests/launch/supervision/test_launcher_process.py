@@ -104,6 +104,35 @@ def test_a_program_of_another_user_runs_and_is_left_alone(locked, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])  # hidepid=2, hidepid=1
+def test_a_program_that_proc_hides_runs(locked, monkeypatch, error):
+    run = locked(HERE)
+    write_status(run, HERE, node_host="")
+    read, name_of_owner = Path.read_bytes, Path.owner
+
+    def read_if_shown(path):
+        if path == Path(f"/proc/{HERE.pid}/stat"):
+            raise error
+        return read(path)
+
+    def owner_if_shown(path):
+        if path == Path(f"/proc/{HERE.pid}"):
+            raise FileNotFoundError
+        return name_of_owner(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_if_shown)
+    monkeypatch.setattr(Path, "owner", owner_if_shown)
+    monkeypatch.setattr(os, "kill", may_not_signal)
+    status = read_status(str(run), "status")
+    assert status["nodes"] and suspension(status) is None
+    with pytest.raises(ConfigError) as refused:
+        stop.stop(["distrl stop", str(run)])
+    assert str(refused.value) == (
+        f"stop: the program in {run} is another user's ({HERE.name}); only that user or root can "
+        "stop it"
+    )
+
+
 def test_two_who_look_at_a_folder_at_once_do_not_see_each_other(tmp_path):
     (tmp_path / LOCK).touch()
     with open(tmp_path / LOCK) as looked_at:
