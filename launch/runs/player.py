@@ -20,12 +20,15 @@ from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.environment import environment_of, experiment_of
 from distrl.launch.runs.playing import Game, OneAgent, SeveralAgentsGame, Sources
 from distrl.launch.runs.run import Run, load_run
+from distrl.multi_agent.learned_policy import LearnedPolicy
 from distrl.policy import Policy, find_saved, load_policy
 from distrl.programs.resources import process_environment
 from distrl.runtime.jax_import import set_environment
 from distrl.runtime.working_folder import absolute
 from distrl.saved_policy import SavedPolicy
 from distrl.specs import EnvironmentSpec
+
+_LEARNED = LearnedPolicy.__qualname__
 
 
 def player_arguments(command: str) -> Parser:
@@ -139,8 +142,9 @@ class Player:
 
     def _sources(self, environment: SeveralAgents) -> Sources:
         agents = environment.agents()
-        if not self.run.tasks:
-            name = self.run.task or "task"
+        policies = (self.run.config.get("experiment") or {}).get("policies") or {}
+        if len(policies) < 2:
+            name = "task"
             assignment = Assignment(agents, [name], dict.fromkeys(agents.agents, name))
             spec = next(iter(agents.agents.values()))
             return Sources(assignment, {name: self._saved(self.run, spec)})
@@ -152,13 +156,21 @@ class Player:
                 "for which agent is in the file that defines its experiment: add --trust to run "
                 "it, or name it: --experiment=FILE.py"
             )
-        tasks, make = self.run.tasks, dict[str, Callable[[int, int], InferenceSource]]()
+        classes = self.run.config.get("classes") or {}
+        learned = [name for name in policies if classes.get(f"policies.{name}") == _LEARNED]
+        parts = self.run.tasks or dict.fromkeys(learned, self.run)  # one alone has no folder
+        make = dict[str, Callable[[int, int], InferenceSource]]()
         for name in experiment.assignment.policies:
             spec = agents.agents[experiment.assignment.agents_of(name)[0]]
             if name in experiment.fixed:
                 make[name] = functools.partial(experiment.fixed[name].make_source, spec)
+            elif name in parts:
+                make[name] = self._saved(parts[name], spec)
             else:
-                make[name] = self._saved(tasks[name], spec)
+                raise ConfigError(
+                    f"{self._command}: {self.run.path} has no policy {name!r}, which learns in the "
+                    f"experiment; it has {', '.join(parts)}"
+                )
         return Sources(experiment.assignment, make)
 
     def _saved(self, run: Run, spec: EnvironmentSpec) -> Callable[[int, int], InferenceSource]:

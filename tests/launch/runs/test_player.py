@@ -1,0 +1,83 @@
+"""The policies that play a run of several: those that it learned, and those of its experiment."""
+
+import json
+
+import numpy as np
+import pytest
+
+from distrl.errors import ConfigError
+from distrl.launch.run_dir.config_diff import describe
+from distrl.launch.runs import player
+from distrl.launch.runs.environment import experiment_of
+from distrl.launch.runs.playing import play
+from distrl.launch.runs.run import Run
+from distrl.types import Inference
+
+FILE = """
+from distrl.envs import MultiAgentEnvironment
+from distrl.experiment import Experiment
+from distrl.rules import Rule
+from distrl.testing import CheckingConfig, CountingAgents
+
+class Recording(CountingAgents):
+    taken = set()
+
+    def step(self, actions):
+        self.taken.update((agent, int(action)) for agent, action in actions.items())
+        return super().step(actions)
+
+experiment = Experiment(
+    MultiAgentEnvironment(Recording),
+    policies={"fixed": Rule(lambda observation: 3), "learned": CheckingConfig()},
+    policy_of={"a": "fixed", "b": "learned", "c": "fixed"},
+)
+"""
+
+
+class Seven:
+    """Acts as a policy that was learned."""
+
+    def inference(self, streams, timestep, life=0, with_state=False):
+        return Inference(np.full(len(streams), 7, np.int32), (), 0, ())
+
+
+@pytest.fixture
+def parsed(tmp_path, monkeypatch):
+    """A function that makes a run of FILE's experiment and returns it and its player's values."""
+    monkeypatch.setattr(player, "set_environment", lambda variables: None)
+    monkeypatch.setattr(player.Player, "_saved", lambda *_: lambda streams, seed: Seven())
+
+    def make(*changes, code=FILE):
+        file = tmp_path / "mine.py"
+        file.write_text(code)
+        experiment = experiment_of(Run(tmp_path), file=str(file))
+        config = {"command": [], "topology": "single_process", **describe(experiment)}
+        for change in changes:
+            change(config)
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        words = [str(tmp_path), f"--experiment={file}"]
+        return experiment, player.player_arguments("eval").parse_args(words)
+
+    return make
+
+
+def test_rules_act_beside_the_only_policy_that_learned(parsed):
+    experiment, values = parsed()
+    made = player.Player("eval", values)
+    game = made.game(made.environment)
+    assert len(list(play(game, 2, None, lambda: False, lambda _: None))) == 2
+    game.close()
+    assert experiment.environment.builder.taken == {("a", 3), ("b", 7), ("c", 3)}
+
+
+def test_a_policy_that_the_run_has_not_is_refused(parsed):
+    def learned_another(config):
+        parts = config["experiment"]["policies"], config["classes"]
+        for part, prefix in zip(parts, ("", "policies.")):
+            part[f"{prefix}other"] = part.pop(f"{prefix}learned")
+
+    _, values = parsed(learned_another)
+    made = player.Player("eval", values)
+    message = r"^eval: .* has no policy 'learned', which learns in the experiment; it has other$"
+    with pytest.raises(ConfigError, match=message):
+        made.game(made.environment)
