@@ -1,6 +1,7 @@
 """The environment of a run, from its settings or from the experiment that it was made with."""
 
 import dataclasses
+import enum
 import functools
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from distrl.envs.python import PythonEnvironment, WrapperConfig
 from distrl.envs.suites import DmControlBuilder, GymBuilder
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
+from distrl.launch.run_dir.config_dict import SCALARS
 from distrl.launch.run_dir.snapshot import pickled_experiment, read_about
 from distrl.launch.runs.run import Run
 from distrl.saved.bytecode import has_bytecode, other_python
@@ -28,6 +30,7 @@ _CLASSES = {
 }  # fmt: skip
 _ENVIRONMENT = "environment"
 _FUNCTIONS = ("builder", "post_process")  # fields of them that code fills
+_PLAIN = (*SCALARS, tuple)  # what flags can change
 
 
 class _NotPlainError(Exception):
@@ -57,7 +60,7 @@ def environment_of(
         experiment = experiment_of(run, file=file, trust=trust)
         if experiment is None:
             raise ConfigError(_hint(run, str(error), command)) from None
-        environment = _with_settings(_ENVIRONMENT, experiment.environment, settings, classes)
+        environment = with_settings(_ENVIRONMENT, experiment.environment, settings, classes)
     if isinstance(environment, Copies) and run.task is not None:
         return environment.environment
     return environment
@@ -160,18 +163,24 @@ def _made(name: str, settings: Any, classes: Any) -> Any:
     return cls(**values)
 
 
-def _with_settings(name: str, part: Any, settings: Any, classes: Any) -> Any:
-    """Returns a part of an experiment with the plain settings that the run had."""
+def with_settings(name: str, part: Any, settings: Any, classes: Any) -> Any:
+    """Returns a part of an experiment with the plain settings that the run had.
+
+    Args:
+      name: the part's dotted name.
+      part: as the experiment has it, without what flags changed.
+      settings, classes: see `_made`.
+    """
     if type(part).__qualname__ != classes.get(name) or not dataclasses.is_dataclass(part):
         return part
     values: dict[str, Any] = {}
     for field in dataclasses.fields(part):
         now, was = getattr(part, field.name), settings.get(field.name)
         if dataclasses.is_dataclass(now):
-            values[field.name] = _with_settings(f"{name}.{field.name}", now, was, classes)
-        elif field.name in _FUNCTIONS or field.name not in settings:
+            values[field.name] = with_settings(f"{name}.{field.name}", now, was, classes)
+        elif field.name in _FUNCTIONS or field.name not in settings or not field.init:
             continue
-        elif now is None or isinstance(now, (bool, int, float, tuple)):
+        elif now is None or (isinstance(now, _PLAIN) and not isinstance(now, enum.Enum)):
             values[field.name] = _as_tuple(was)
     return dataclasses.replace(part, **values)  # type: ignore[type-var]
 

@@ -2,9 +2,12 @@
 
 import argparse
 import contextlib
+import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 from distrl import envs
 from distrl.checkpointing.saved import Saved
@@ -17,12 +20,13 @@ from distrl.envs.whole_games import whole_games
 from distrl.errors import ConfigError, UntrustedError
 from distrl.inferencer import InferenceSource
 from distrl.launch.runs.arguments import Parser
-from distrl.launch.runs.environment import environment_of, experiment_of
+from distrl.launch.runs.environment import environment_of, experiment_of, with_settings
 from distrl.launch.runs.playing import Game, OneAgent, SeveralAgentsGame, Sources
 from distrl.launch.runs.run import Run, load_run
 from distrl.multi_agent.learned_policy import LearnedPolicy
 from distrl.policy import Policy, find_saved, load_policy
 from distrl.programs.resources import process_environment
+from distrl.rules import FixedPolicy
 from distrl.runtime.jax_import import set_environment
 from distrl.runtime.working_folder import absolute
 from distrl.saved_policy import SavedPolicy
@@ -142,7 +146,8 @@ class Player:
 
     def _sources(self, environment: SeveralAgents) -> Sources:
         agents = environment.agents()
-        policies = (self.run.config.get("experiment") or {}).get("policies") or {}
+        config = self.run.config
+        policies = (config.get("experiment") or {}).get("policies") or {}
         if len(policies) < 2:
             name = "task"
             assignment = Assignment(agents, [name], dict.fromkeys(agents.agents, name))
@@ -156,14 +161,15 @@ class Player:
                 "for which agent is in the file that defines its experiment: add --trust to run "
                 "it, or name it: --experiment=FILE.py"
             )
-        classes = self.run.config.get("classes") or {}
+        classes = config.get("classes") or {}
         learned = [name for name in policies if classes.get(f"policies.{name}") == _LEARNED]
         parts = self.run.tasks or dict.fromkeys(learned, self.run)  # one alone has no folder
         make = dict[str, Callable[[int, int], InferenceSource]]()
         for name in experiment.assignment.policies:
             spec = agents.agents[experiment.assignment.agents_of(name)[0]]
             if name in experiment.fixed:
-                make[name] = functools.partial(experiment.fixed[name].make_source, spec)
+                fixed = self._fixed(name, experiment.fixed[name], policies.get(name), classes)
+                make[name] = functools.partial(fixed.make_source, spec)
             elif name in parts:
                 make[name] = self._saved(parts[name], spec)
             else:
@@ -172,6 +178,23 @@ class Player:
                     f"experiment; it has {', '.join(parts)}"
                 )
         return Sources(experiment.assignment, make)
+
+    def _fixed(self, name: str, policy: FixedPolicy, settings: Any, classes: Any) -> FixedPolicy:
+        """Returns a fixed policy of the experiment with the settings that the run had.
+
+        Args: name, policy: of the experiment. settings, classes: see `with_settings`.
+        """
+        if not isinstance(settings, dict):
+            return policy
+        was, now = settings.get("path"), getattr(policy, "path", None)
+        if was and was != now and not os.path.exists(was):
+            print(f"distrl: {name}: there is no {was}, as in the run; {now} acts", flush=True)
+            settings = {**settings, "path": now}
+        given: Any = with_settings(f"policies.{name}", policy, settings, classes)
+        # The run's folder may be somebody else's, who may have named other code to be trusted.
+        if getattr(given, "trust", False) and not self._values.trust and given != policy:
+            given = dataclasses.replace(given, trust=False)
+        return cast(FixedPolicy, given)
 
     def _saved(self, run: Run, spec: EnvironmentSpec) -> Callable[[int, int], InferenceSource]:
         """Returns what makes the actions of a saved policy for agents of a spec."""

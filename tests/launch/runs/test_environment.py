@@ -12,7 +12,7 @@ from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_diff import describe
 from distrl.launch.run_dir.snapshot import ABOUT, write_snapshot
 from distrl.launch.runs import evaluation, player
-from distrl.launch.runs.environment import environment_of
+from distrl.launch.runs.environment import environment_of, experiment_of
 from distrl.launch.runs.run import Run, load_run
 from distrl.testing import CheckingConfig, CountingEnvironment
 
@@ -86,6 +86,40 @@ def test_an_environment_of_a_file_is_the_files_with_the_runs_settings(tmp_path):
         assert found.wrappers.max_episode_steps == 5
         assert found.builder is CountingEnvironment
         assert callable(found.wrappers.post_process)
+
+
+BUILDER = """
+import dataclasses
+import enum
+
+from distrl.envs import PythonEnvironment
+from distrl.experiment import Experiment
+from distrl.testing import CheckingConfig, CountingEnvironment
+
+class Colour(str, enum.Enum):
+    RED = "red"
+
+@dataclasses.dataclass(frozen=True)
+class Builder:
+    level: str = "easy"
+    colour: Colour = Colour.RED
+    made: str = dataclasses.field(default="", init=False)
+
+    def __call__(self, seed):
+        return CountingEnvironment(seed)
+
+experiment = Experiment(PythonEnvironment(Builder()), CheckingConfig())
+"""
+
+
+def test_a_builder_has_the_words_that_the_run_was_given(tmp_path):
+    file = tmp_path / "words.py"
+    file.write_text(BUILDER)
+    environment = experiment_of(Run(tmp_path), file=str(file)).environment
+    builder = dataclasses.replace(environment.builder, level="hard")
+    run = make_run(tmp_path / "run", dataclasses.replace(environment, builder=builder))
+    again = environment_of(run, file=str(file))
+    assert again.builder == builder and again.builder.colour is builder.colour
 
 
 def test_an_experiment_of_a_script_is_in_the_snapshot(tmp_path):

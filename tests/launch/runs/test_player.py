@@ -33,6 +33,20 @@ experiment = Experiment(
 )
 """
 
+OPPONENT = """
+import dataclasses
+
+@dataclasses.dataclass(frozen=True)
+class Opponent:
+    path: str
+    trust: bool = False
+    made = []
+
+    def make_source(self, env_spec, max_streams, seed):
+        self.made.append((self.path, self.trust))
+        return Rule(lambda observation: 3).make_source(env_spec, max_streams, seed)
+"""
+
 
 class Seven:
     """Acts as a policy that was learned."""
@@ -47,7 +61,7 @@ def parsed(tmp_path, monkeypatch):
     monkeypatch.setattr(player, "set_environment", lambda variables: None)
     monkeypatch.setattr(player.Player, "_saved", lambda *_: lambda streams, seed: Seven())
 
-    def make(*changes, code=FILE):
+    def make(*changes, code=FILE, flags=()):
         file = tmp_path / "mine.py"
         file.write_text(code)
         experiment = experiment_of(Run(tmp_path), file=str(file))
@@ -55,7 +69,7 @@ def parsed(tmp_path, monkeypatch):
         for change in changes:
             change(config)
         (tmp_path / "config.json").write_text(json.dumps(config))
-        words = [str(tmp_path), f"--experiment={file}"]
+        words = [str(tmp_path), f"--experiment={file}", *flags]
         return experiment, player.player_arguments("eval").parse_args(words)
 
     return make
@@ -81,3 +95,32 @@ def test_a_policy_that_the_run_has_not_is_refused(parsed):
     message = r"^eval: .* has no policy 'learned', which learns in the experiment; it has other$"
     with pytest.raises(ConfigError, match=message):
         made.game(made.environment)
+
+
+@pytest.mark.parametrize(
+    ("here", "other", "flags", "acts"),
+    [
+        (True, True, [], ("{}/other", False)),
+        (True, True, ["--trust"], ("{}/other", True)),
+        (True, False, [], ("{}/other", False)),
+        (False, True, [], ("{}/one", False)),  # the run was made elsewhere
+    ],
+)
+def test_a_fixed_policy_has_the_settings_of_the_run(
+    parsed, tmp_path, capsys, here, other, flags, acts
+):
+    def played_against_another(config):
+        settings = config["experiment"]["policies"]["fixed"]
+        settings.update(path=f"{tmp_path}/other", trust=other)
+
+    opponent = f"Opponent({f'{tmp_path}/one'!r})"
+    code = FILE.replace("Rule(lambda observation: 3)", opponent)
+    code = code.replace("\nclass Recording", f"{OPPONENT}\nclass Recording")
+    if here:
+        (tmp_path / "other").mkdir()
+    experiment, values = parsed(played_against_another, code=code, flags=flags)
+    made = player.Player("eval", values)
+    made.game(made.environment).close()
+    assert experiment.fixed["fixed"].made == [(acts[0].format(tmp_path), acts[1])]
+    said = f"distrl: fixed: there is no {tmp_path}/other, as in the run; {tmp_path}/one acts\n"
+    assert capsys.readouterr().out == ("" if here else said)
