@@ -14,7 +14,7 @@ from distrl import transforms
 from distrl.agents.defaults import defaults_of
 from distrl.config import ActorsConfig
 from distrl.errors import ConfigError
-from distrl.experiment import Experiment, SupervisionConfig
+from distrl.experiment import Experiment, LearnedPolicy
 from distrl.launch.cli import config_flags
 from distrl.launch.cli.import_file import append_to_path, import_file, made
 from distrl.launch.cli.train_flags import BUDGETS
@@ -175,11 +175,20 @@ def experiment_modules() -> list[ModuleType]:
 
 def _with_long_timeouts(experiment: Experiment) -> Experiment:
     """Replaces timeouts that would expire while the user is at a debugger's prompt."""
-    return dataclasses.replace(
-        experiment,
-        inference=dataclasses.replace(experiment.inference, timeout=_DAY_S),
-        learner=dataclasses.replace(experiment.learner, timeout=_DAY_S),
-        supervision=SupervisionConfig(
-            0, None, None, None, call_timeout=_DAY_S, insert_timeout=_DAY_S
-        ),
-    )
+    supervision = dataclasses.replace(
+        experiment.supervision, restarts=0, idle_limit=None, busy_limit=None, stopped_limit=None,
+        call_timeout=_DAY_S, insert_timeout=_DAY_S,
+    )  # fmt: skip
+    parts: dict[str, Any] = {"supervision": supervision}
+    if experiment.policies:
+        learned = {name: _patient(policy) for name, policy in experiment.learned.items()}
+        parts["policies"] = {**experiment.policies, **learned}
+    else:
+        parts["learner"] = dataclasses.replace(experiment.learner, timeout=_DAY_S)
+    parts["inference"] = dataclasses.replace(experiment.inference, timeout=_DAY_S)
+    return dataclasses.replace(experiment, **parts)
+
+
+def _patient(policy: LearnedPolicy) -> LearnedPolicy:
+    learner = dataclasses.replace(policy.learner, timeout=_DAY_S)
+    return dataclasses.replace(policy, learner=learner)

@@ -5,13 +5,19 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
 from absl import flags
 
+from distrl.config import ActorsConfig, SupervisionConfig
+from distrl.envs import MultiAgentEnvironment
+from distrl.experiment import Experiment
 from distrl.launch.cli import load_experiment
 from distrl.launch.cli.train_flags import joined_flags, without_flags
+from distrl.rules import Rule
+from distrl.testing import CheckingConfig, CountingAgents
 
 FILE = """
 import beside
@@ -116,3 +122,25 @@ def test_the_folder_is_not_put_on_the_path_twice(folder: Path):
     load_experiment._import_file(str(path))
     load_experiment._import_file(os.path.relpath(path))
     assert len(sys.path) == before + 1
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_debug_leaves_time_for_a_prompt_and_other_settings_alone(several: bool):
+    parts: dict[str, Any] = {"agent": CheckingConfig()}
+    if several:
+        policies = {"rule": Rule(lambda _: 3), "x": CheckingConfig(), "y": CheckingConfig()}
+        policy_of = {"a": "x", "b": "rule", "c": "y"}
+        parts = {"policies": policies, "policy_of": policy_of}
+    environment = MultiAgentEnvironment(CountingAgents)
+    parts |= {"actors": ActorsConfig(1, 1), "supervision": SupervisionConfig(log_limit_mb=7.0)}
+    experiment = Experiment(environment, **parts)
+    values = copy.deepcopy(flags.FLAGS)
+    values(["distrl train", "--debug=learner/0"], known_only=True)
+    patient = load_experiment.apply_settings(experiment, values)
+    assert [task.learner.timeout for task in patient.tasks.values()] == [86_400.0] * (1 + several)
+    assert patient.tasks.keys() == experiment.tasks.keys()
+    assert list(patient.policies) == list(experiment.policies)
+    assert patient.inference.timeout == patient.supervision.call_timeout == 86_400.0
+    supervision = patient.supervision
+    assert (supervision.restarts, supervision.idle_limit) == (0, None)
+    assert supervision.log_limit_mb == 7.0
