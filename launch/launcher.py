@@ -108,7 +108,7 @@ def _stop_grace(program: AnyProgram, experiment: Experiment) -> dict[str, float]
 def _hang_limits(experiment: Experiment) -> HangLimits:
     """Returns the limits of `supervision`; those left at their defaults allow any allowed step."""
     config = experiment.supervision
-    step_timeout = getattr(getattr(experiment.environment, "pool", None), "step_timeout", 0.0)
+    step_timeout = _step_timeout(experiment)
 
     def raised(limit: float | None, default: float | None) -> float | None:
         if limit is None or limit != default or limit >= step_timeout:
@@ -120,3 +120,11 @@ def _hang_limits(experiment: Experiment) -> HangLimits:
         raised(config.busy_limit, SupervisionConfig.busy_limit),
         config.stopped_limit,
     )
+
+
+def _step_timeout(experiment: Experiment) -> float:
+    """Returns the longest that a step of an environment may take, in seconds; 0: it is unknown."""
+    environments = [experiment.environment, experiment.evaluation_environment]
+    environments += [getattr(each, "environment", None) for each in environments]  # of copies
+    pools = [getattr(each, "pool", None) for each in environments]
+    return max(getattr(pool, "step_timeout", 0.0) for pool in pools)

@@ -27,10 +27,11 @@ _FIXED = (
     "environment", "transforms", "task", "agent.network", "agent.scale_integers", "replay.table",
     "replay.unroll_length",
 )  # fmt: skip
-_FREE = (
-    "environment.num_threads", "environment.pool", "environment.return_threshold",
-    "environment.check_finite",
-)  # fmt: skip
+_FREE = tuple(
+    f"{environment}.{name}"
+    for environment in ("environment", "environment.environment")  # the latter in copies
+    for name in ("num_threads", "pool", "return_threshold", "check_finite")
+)
 # Settings that some checkpoints are older than, by the end of the name, and what was done then.
 _BEFORE = {
     **ActorsConfig.BEFORE,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distrl.config import SupervisionConfig
-from distrl.envs import PoolConfig, PythonEnvironment
+from distrl.envs import Copies, PoolConfig, PythonEnvironment
 from distrl.experiment import Experiment
 from distrl.launch.launcher import _hang_limits, _stop_grace, launch_options
 from distrl.launch.supervision.restart_policy import HangLimits
@@ -33,6 +33,18 @@ def test_a_step_that_its_pool_allows_is_no_hang(step_timeout, settings, limits):
     supervision = SupervisionConfig(**settings)
     experiment = Experiment(environment, CheckingConfig(), supervision=supervision)
     assert _hang_limits(experiment) == limits
+
+
+def test_a_step_that_copies_or_the_evaluator_may_take_is_no_hang():
+    slow = PythonEnvironment(CountingEnvironment, pool=PoolConfig(step_timeout=300.0))
+    quick = PythonEnvironment(CountingEnvironment)
+    policies, policy_of = {"x": CheckingConfig(), "y": CheckingConfig()}, {"0": "x", "1": "y"}
+    experiments = [
+        Experiment(Copies(slow, 2), policies=policies, policy_of=policy_of),
+        Experiment(quick, CheckingConfig(), evaluation_environment=slow),
+    ]
+    for experiment in experiments:
+        assert _hang_limits(experiment) == HangLimits(330.0, 600.0, 10.0)
 
 
 def test_the_kernel_has_time_to_free_a_large_table():

@@ -21,7 +21,7 @@ from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.sac import SACConfig
 from distrl.agents.td3 import TD3Config
-from distrl.envs import NativeEnvironment, PythonEnvironment
+from distrl.envs import Copies, NativeEnvironment, PoolConfig, PythonEnvironment, WrapperConfig
 from distrl.experiment import Experiment
 from distrl.launch.run_dir import config_diff
 from distrl.launch.run_dir.code_digest import code_digest
@@ -34,9 +34,11 @@ def is_discrete_only(agent):
     return agent in ("dqn", "r2d2", "impala", "a2c", "ppo", "reinforce")
 
 
-def described(agent):
+def described(agent, environment=None):
     made = Experiment(PythonEnvironment(CountingEnvironment), CheckingConfig(), ReplayConfig())
     object.__setattr__(made, "agent", agent)
+    if environment is not None:
+        object.__setattr__(made, "environment", environment)
     return json.loads(json.dumps(config_diff.describe(made)))
 
 
@@ -116,6 +118,19 @@ def test_a_run_of_before_a_check_of_environments_goes_on():
         old["experiment"].pop(name, None)
         old["experiment"]["environment"].pop(name, None)
     assert not [change for change in config_diff.compare(old, new) if change.fixed]
+
+
+def test_how_copies_are_stepped_may_change():
+    def copies(seconds, steps):
+        pool, wrappers = PoolConfig(step_timeout=seconds), WrapperConfig(max_episode_steps=steps)
+        environment = PythonEnvironment(CountingEnvironment, pool=pool, wrappers=wrappers)
+        return described(CheckingConfig(), Copies(environment, 2))
+
+    changes = config_diff.compare(copies(60.0, 5), copies(90.0, 6))
+    inner = "environment.environment"
+    assert {change.field: change.fixed for change in changes} == {
+        f"{inner}.pool.step_timeout": False, f"{inner}.wrappers.max_episode_steps": True,
+    }  # fmt: skip
 
 
 FUNCTIONS = """
