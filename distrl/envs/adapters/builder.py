@@ -1,10 +1,13 @@
 """Calls of a user's builder, which makes one environment."""
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from distrl.errors import ConfigError
+
+LOG = logging.getLogger("distrl.envs")
 
 Builder = Callable[..., Any]
 
@@ -64,6 +67,14 @@ def call_builder(builder: Builder, seed: int) -> Any:
     kind = _seed_parameter(builder)
     arguments = {"keyword": ((), {"seed": seed}), "position": ((seed,), {}), "": ((), {})}[kind]
     return builder(*arguments[0], **arguments[1])
+
+
+def close_env(env: Any, name: str) -> None:
+    """Closes an environment that was built to be looked at. Args: name: for the log."""
+    try:
+        env.close()
+    except Exception:  # as in a pool: what it has given was right
+        LOG.exception("%s: closing it raised", name)
 
 
 def is_gymnasium(env: Any) -> bool:

@@ -1,7 +1,6 @@
 """Steppers of environments of any library, and their specs."""
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from dm_env import specs as dm_specs
 
 from distrl import specs
-from distrl.envs.adapters.builder import Builder, build, is_gymnasium
+from distrl.envs.adapters.builder import Builder, build, close_env, is_gymnasium
 from distrl.envs.adapters.conform import (
     NestCheck,
     RewardCheck,
@@ -25,8 +24,6 @@ from distrl.envs.adapters.stepper import Stepper
 from distrl.envs.adapters.wrappers import WrapperConfig, wrap, wrapped_spec
 from distrl.errors import SpecError
 from distrl.types import Nest, StepType
-
-LOG = logging.getLogger("distrl.envs")
 
 
 def make_stepper(
@@ -99,10 +96,7 @@ def environment_spec(
             spec = spec._replace(env_info=env_info or ())
         return spec
     finally:
-        try:
-            env.close()
-        except Exception:  # as in a pool: what it has given was right
-            LOG.exception("%s: closing it raised", name)
+        close_env(env, name)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from distrl.envs.adapters.builder import call_builder
+from distrl.envs.adapters.builder import call_builder, close_env
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.multi_agent.pettingzoo import PettingZooBuilder
 from distrl.envs.native import NativeEnvironment
@@ -82,7 +82,7 @@ def rendered(environment: Environment, mode: str = PICTURES) -> Rendered:
 
 
 def _of_python(environment: PythonEnvironment | MultiAgentEnvironment, mode: str) -> Rendered:
-    keeper = _Keeper(_with_mode(environment.builder, mode), environment.name)
+    keeper = _Keeper(_with_mode(environment.builder, mode, environment.name), environment.name)
     pool = dataclasses.replace(
         environment.pool, kind="loop", pin_workers=False, on_fault="fail", step_timeout=math.inf
     )
@@ -91,14 +91,26 @@ def _of_python(environment: PythonEnvironment | MultiAgentEnvironment, mode: str
     return Rendered(drawn, keeper.picture, lambda: keeper.fps() / repeat)
 
 
-def _with_mode(builder: Callable[..., Any], mode: str) -> Callable[..., Any]:
-    """Returns a builder of environments that draw."""
+def _with_mode(builder: Callable[..., Any], mode: str, name: str) -> Callable[..., Any]:
+    """Returns a builder of environments that draw. Args: name: for messages."""
     if isinstance(builder, (GymBuilder, PettingZooBuilder)):
         options = {**dict(builder.options), "render_mode": mode}
         return dataclasses.replace(builder, options=tuple(options.items()))
-    if "render_mode" in inspect.signature(builder).parameters:
-        return functools.partial(builder, render_mode=mode)
-    return builder
+    takes_mode = "render_mode" in inspect.signature(builder).parameters
+    if mode == WINDOW and not (takes_mode and _has_window(builder, name)):
+        raise ConfigError(
+            f"{name} has no window: for one its builder needs a parameter `render_mode`, and the "
+            'environment "human" among its metadata["render_modes"]'
+        )
+    return functools.partial(builder, render_mode=mode) if takes_mode else builder
+
+
+def _has_window(builder: Callable[..., Any], name: str) -> bool:
+    """Returns whether a builder's environments declare a window; they may refuse to be asked."""
+    env = call_builder(builder, 0)
+    modes = (getattr(env, "metadata", None) or {}).get("render_modes") or ()
+    close_env(env, name)
+    return WINDOW in modes
 
 
 class _Keeper:

@@ -1,6 +1,8 @@
 """Episodes of policies, step by step: exact returns, limits, and what is drawn when."""
 
 import functools
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -10,9 +12,11 @@ from distrl.envs import MultiAgentEnvironment, PythonEnvironment
 from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.rendering.pictures import choose_renderer
 from distrl.envs.rendering.rendered import rendered
+from distrl.envs.suites import DmControlBuilder
+from distrl.launch.commands import play as play_command
 from distrl.launch.commands.play import summary
 from distrl.launch.runs.playing import OneAgent, PlayedEpisode, SeveralAgentsGame, Sources, play
-from distrl.launch.runs.terminal import as_text
+from distrl.launch.runs.terminal import TerminalPictures, as_text
 from distrl.rules import RandomPolicy
 from distrl.seeds import environment_seeds
 from distrl.testing import CountingAgents, CountingEnvironment
@@ -97,6 +101,44 @@ def test_episodes_of_several_agents():
     assert list(play(game, 100, limit, lambda: False, steps.append)) == episodes
     assert len(steps) == limit + 4
     game.close()
+
+
+class WithWindow(CountingEnvironment):
+    """Has a window, and refuses other modes than it declares, as gymnasium's environments do."""
+
+    metadata = types.MappingProxyType({"render_modes": ["human", "rgb_array"]})
+
+    def __init__(self, seed, render_mode=None):
+        assert render_mode is None or render_mode in self.metadata["render_modes"]
+        super().__init__(seed)
+
+
+class PicturesOnly(WithWindow):
+    metadata = types.MappingProxyType({"render_modes": ["rgb_array"]})
+
+    def close(self):
+        raise RuntimeError("closed before its first reset")
+
+
+@pytest.mark.parametrize(
+    ("builder", "window"),
+    [
+        (WithWindow, True),
+        (PicturesOnly, False),
+        (CountingEnvironment, False),  # it takes no mode
+        (DmControlBuilder("cartpole", "swingup"), False),
+    ],
+)
+def test_an_environment_without_a_window_is_watched_in_the_terminal(monkeypatch, builder, window):
+    monkeypatch.setattr(play_command, "choose_renderer", lambda: None)
+    monkeypatch.setattr(play_command, "has_display", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    environment, on_step, _ = play_command._shown(PythonEnvironment(builder, "watched"), True)
+    assert (on_step is play_command._nothing) == window
+    assert (getattr(on_step, "__func__", None) is TerminalPictures.show) != window
+    if builder in (WithWindow, PicturesOnly):
+        mode = environment.builder._builder.keywords["render_mode"]
+        assert mode == ("human" if window else "rgb_array")
 
 
 def test_a_picture_as_text():
