@@ -103,9 +103,9 @@ COMMANDS = {
                    [--seed=0] [--sample] [--task=NAME] [--trust]
                    [--env=NAME | --experiment=FILE.py[:NAME]] [--code=current|snapshot]
            Play episodes with a run's policy, 10 unless given, and print the mean and standard
-           deviation of their returns. --sample: as actors do, not greedily; --task: one of
-           several policies; --trust: run the code that its files have or name;
-           --code=snapshot: with the code that the run was made with.""",
+           deviation of their returns; of several agents, each one's mean. --sample: as actors
+           do, not greedily; --task: one of several policies; --trust: run the code that its
+           files have or name; --code=snapshot: with the code that the run was made with.""",
         completes=A_RUN,
         with_jax=True,
     ),

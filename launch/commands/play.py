@@ -54,7 +54,7 @@ def summary(episodes: list[PlayedEpisode], wanted: int) -> str:
     if not episodes:
         return "no episode ended"
     means = []
-    for agent in episodes[0].returns:
+    for agent in dict.fromkeys(agent for episode in episodes for agent in episode.returns):
         returns = [episode.returns[agent] for episode in episodes if agent in episode.returns]
         means.append(f"{agent} {sum(returns) / len(returns):.2f}".lstrip())
     count = f"{len(episodes)} episode{'s' * (len(episodes) > 1)}"

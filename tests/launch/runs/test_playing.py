@@ -103,6 +103,12 @@ def test_episodes_of_several_agents():
     game.close()
 
 
+def test_the_summary_has_agents_that_do_not_act_in_the_first_episode():
+    returns = [{"a": 1.0}, {"a": 2.0, "b": 5.0}, {"b": 6.0}]
+    episodes = [PlayedEpisode(each, 3, "over") for each in returns]
+    assert summary(episodes, 3) == "mean return a 1.50, b 5.50 over 3 episodes"
+
+
 class WithWindow(CountingEnvironment):
     """Has a window, and refuses other modes than it declares, as gymnasium's environments do."""
 
