@@ -31,7 +31,7 @@ class Evaluation(NamedTuple):
 
     Attributes:
       returns: float64 `[episodes]`, sums of rewards without discount.
-      lengths: int64 `[episodes]`, in environment steps.
+      lengths: int64 `[episodes]`, in steps; each repeat by `wrappers.action_repeat` counts.
       success_rate: from 0 to 1; None: the environment does not report success.
     """
 

@@ -27,7 +27,8 @@ class PlayedEpisode(NamedTuple):
 
     Attributes:
       returns: by agent; of an environment with one agent, its return alone, under "".
-      length: in steps, a joint step of several agents counting once.
+      length: in steps; each repeat by `wrappers.action_repeat` counts, and a joint step of several
+        agents counts once.
       ending: how it ended.
     """
 

@@ -87,6 +87,13 @@ def test_a_policy_of_a_fixed_size_is_evaluated_in_as_many_environments():
     np.testing.assert_array_equal(few.lengths, many.lengths[:3])
 
 
+def test_lengths_count_the_repeats_of_actions():
+    plain = distrl.evaluate(make_policy(), ENVIRONMENT, episodes=5)
+    repeating = dataclasses.replace(ENVIRONMENT, wrappers=WrapperConfig(action_repeat=2))
+    repeated = distrl.evaluate(make_policy(), repeating, episodes=5)
+    np.testing.assert_array_equal(repeated.lengths, plain.lengths)
+
+
 def test_a_negative_seed_is_refused():
     with pytest.raises(ConfigError, match=r"^evaluate: seed must be 0 or more, got -1$"):
         distrl.evaluate(make_policy(), ENVIRONMENT, seed=-1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distrl import envs
-from distrl.envs import MultiAgentEnvironment, PythonEnvironment
+from distrl.envs import MultiAgentEnvironment, PythonEnvironment, WrapperConfig
 from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.rendering.pictures import choose_renderer
 from distrl.envs.rendering.rendered import rendered
@@ -60,6 +60,15 @@ def test_episodes_of_one_agent():
     assert seen[0].step_type[0] == StepType.FIRST and seen[-1].step_type[0] == StepType.LAST
     assert (seen[1].observation[0, 3], policy.resets) == (7, 5)  # one before, one for each
     assert summary(episodes, 5).endswith(" over 4 episodes of 5")
+    game.close()
+
+
+def test_a_length_counts_the_repeats_of_actions():
+    environment = PythonEnvironment(CountingEnvironment, wrappers=WrapperConfig(action_repeat=2))
+    game = OneAgent(environment, Constant(), seed=0)
+    (seed,) = environment_seeds(0, "evaluator", 0, 1)
+    episodes = list(play(game, 5, None, lambda: False, lambda _: None))
+    assert episodes == [episode_of(length) for length in lengths_from(seed)[:5]]
     game.close()
 
 
