@@ -90,8 +90,9 @@ class EpsilonSchedule(Schedule):
 def stream_shares(stream_ids: jax.typing.ArrayLike) -> jax.Array:
     """Returns each id's radical inverse in base 2 (van der Corput): its digits after the point.
 
-    0, 1/2, 1/4, 3/4, 1/8, ...: any range of ids is spread evenly over [0, 1), so that the number of
-    streams and an actor's part of them need not be known.
+    0, 1/2, 1/4, 3/4, 1/8, ...: any range of consecutive ids is spread evenly over [0, 1), so that
+    the number of streams and an actor's part of them need not be known. Every second id would not
+    be; see `AgentPool.program_ids`.
 
     Args:
       stream_ids: integers, 0 or more, of any shape; their lowest 24 bits count.

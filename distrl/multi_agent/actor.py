@@ -20,17 +20,14 @@ class MultiAgentActor(ActorLoop):
     Its steps and episodes are the environments', whatever the number of agents in them.
     """
 
-    def __init__(
-        self, pool: AgentPool, policies: Mapping[str, PolicyStreams], *, first_stream: int = 0
-    ):
+    def __init__(self, pool: AgentPool, policies: Mapping[str, PolicyStreams]):
         """Args:
         pool: the environments; the actor starts it.
         policies: the parts of each policy, by name.
-        first_stream: stream i of the pool is `first_stream + i` in the program.
         """
         self._pool = pool
         self._policies = dict(policies)
-        self._first_stream = first_stream
+        self._program_ids = pool.program_ids()
         self._reported = (0, 0)
         pool.start()
         self._receive()
@@ -62,8 +59,7 @@ class MultiAgentActor(ActorLoop):
         """Returns the streams that have received a step, and their actions, by policy."""
         inferences: dict[str, Inference] = {}
         streams = {
-            name: (timestep.env_id + self._first_stream).astype(np.int32)
-            for name, timestep in self._steps.items()
+            name: self._program_ids[name][timestep.env_id] for name, timestep in self._steps.items()
         }
         account = of_thread.account
         began = account.clock()

@@ -60,7 +60,7 @@ def make_actor(
             seed = builder.seed(f"policy/{k}", index, life)
             source = experiment.fixed[name].make_source(env_spec, agent_pool.num_streams, seed)
         policies[name] = PolicyStreams(source, replay, env_spec, agent_pool.num_streams, life)
-    return MultiAgentActor(agent_pool, policies, first_stream=first_environment * len(spec.agents))
+    return MultiAgentActor(agent_pool, policies)
 
 
 def _writer(

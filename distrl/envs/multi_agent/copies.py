@@ -115,13 +115,13 @@ class CopiesPool(AgentPool):
         Raises:
           ConfigError: a function chooses the policies.
         """
-        del first_environment  # only a function that chooses policies is told it
         if assignment.fixed is None:
             raise ConfigError(
                 "policy_of: copies of an environment have one policy each; give a mapping from "
                 f"{list(spec.agents)} to policies"
             )
         self.pool = pool
+        self._first = first_environment
         self.num_streams = pool.num_envs
         self.env_steps = self.episodes = 0
         self._assignment = assignment
@@ -134,6 +134,9 @@ class CopiesPool(AgentPool):
         }
         self._chosen: dict[str, Any] = {}
         self._actions = specs.zeros(pool.spec.action, pool.num_envs)
+
+    def _streams_of(self, policy: str) -> npt.NDArray[Any]:
+        return np.arange(self.num_streams)[self._everyone[policy]]
 
     def recv(self) -> dict[str, TimeStep]:
         """See `AgentPool`."""

@@ -70,6 +70,25 @@ class AgentPool:
         self._rows: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
         self._environments = pool.env_ids  # of the last joint steps
 
+    def program_ids(self) -> dict[str, npt.NDArray[np.int32]]:
+        """Returns the ids in the program of this pool's streams, int32 `[num_streams]` by policy.
+
+        A policy's are consecutive, over all actors: `stream_shares` spreads only such ids evenly.
+        No two policies have one in common. Entries of streams that a policy never acts for are -1.
+        """
+        bits = 31 - (len(self._assignment.policies) - 1).bit_length()
+        ids = {}
+        for k, name in enumerate(self._assignment.policies):
+            streams = self._streams_of(name)
+            first = (k << bits) + self._first * len(self._assignment.agents_of(name))
+            ids[name] = np.full(self.num_streams, -1, np.int32)
+            ids[name][streams] = first + np.arange(len(streams))
+        return ids
+
+    def _streams_of(self, policy: str) -> npt.NDArray[Any]:
+        """Returns the streams that a policy may act for, those of an environment together."""
+        return np.add.outer(self.pool.env_ids * len(self._agents), self._columns[policy]).ravel()
+
     @property
     def restarts(self) -> int:
         """Number of environments rebuilt so far."""

@@ -1,12 +1,18 @@
 """Two policies in one environment of three agents: exact arithmetic on every step."""
 
+import types
+
 import numpy as np
 import pytest
+from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.agents.exploration import stream_shares
 from distrl.agents.structs import extras_struct, state_struct
 from distrl.envs.multi_agent.assignment import Assignment
+from distrl.envs.multi_agent.copies import CopiesPool
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.multi_agent.joint import JointSpec
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.pool_config import PoolConfig
 from distrl.inferencer import Inferencer
@@ -21,6 +27,7 @@ from distrl.testing import SEED, CheckingConfig, CountingAgents
 from distrl.variables.client import VariableClient
 
 NUM_ENVS, UNROLL, BATCH = 4, 5, 6
+SPEC = specs.EnvironmentSpec(dm_specs.Array((1,), np.float32), dm_specs.DiscreteArray(2, np.int32))
 POLICY_OF = {"a": "outer", "b": "inner", "c": "outer"}
 
 
@@ -59,10 +66,10 @@ def test_every_step_of_two_policies_is_exact(kind, wait_num):
     environment = MultiAgentEnvironment(CountingAgents, pool=PoolConfig(kind=kind))
     spec = environment.agents()
     assignment = Assignment(spec, ["outer", "inner"], POLICY_OF)
-    pool = make_agent_pool(environment, NUM_ENVS, wait_num, range(NUM_ENVS), assignment)
+    pool = make_agent_pool(environment, NUM_ENVS, wait_num, range(NUM_ENVS), assignment, 12)
     parts = {name: Parts(spec.agents["a"], pool.num_streams) for name in assignment.policies}
     streams = {name: part.streams for name, part in parts.items()}
-    actor = MultiAgentActor(pool, streams, first_stream=36)
+    actor = MultiAgentActor(pool, streams)
     updates = 0
     logs = []
     while updates < 60:
@@ -87,11 +94,34 @@ def test_every_step_of_two_policies_is_exact(kind, wait_num):
         assert report["checked"] > 400
         assert part.learner.version > 10  # the actions follow: `wrong_version` is 0
         assert reports[name]["env_steps"] == actor.acted > 100
-        # Stream 36 + 3 e + k is agent k of environment e, whose observations have seed 3 e + k.
-        expected = {
-            3 * e + k for e in range(NUM_ENVS) for k in ((0, 2) if name == "outer" else (1,))
-        }
-        assert part.seeds == {(36 + number, float(number)) for number in expected}
+        # The observations of agent k of environment e, which is the 12 + e-th, have seed 3 e + k.
+        first, agents = (12 * 2, (0, 2)) if name == "outer" else ((1 << 30) + 12, (1,))
+        seeds = [3 * e + k for e in range(NUM_ENVS) for k in agents]
+        assert part.seeds == {(first + n, float(seed)) for n, seed in enumerate(seeds)}
+
+
+@pytest.mark.parametrize("kind", [AgentPool, CopiesPool])
+@pytest.mark.parametrize(
+    ("owners", "num_envs"),
+    [("p", 8), ("pq", 8), ("pq", 1), ("pqrp", 4), ("pqqq", 1), ("pppp", 1), ("abcdefgh", 1)],
+)
+def test_the_epsilons_of_each_policy_are_spread_evenly(kind, owners, num_envs):
+    policy_of = {str(k): name for k, name in enumerate(owners)}
+    names = sorted(set(owners))
+    spec = JointSpec(dict.fromkeys(policy_of, SPEC), in_turns=False)
+    assignment = Assignment(spec, names, policy_of)
+    size = num_envs * (len(policy_of) if kind is CopiesPool else 1)
+    steps = types.SimpleNamespace(num_envs=size, env_ids=np.arange(size, dtype=np.int32), spec=SPEC)
+    pools = [kind(steps, spec, assignment, actor * num_envs) for actor in range(8)]
+    every_id = []
+    for name in names:
+        ids = np.concatenate([pool.program_ids()[name] for pool in pools])
+        ids = ids[ids >= 0]
+        assert len(ids) == 8 * num_envs * len(assignment.agents_of(name))
+        in_eighths = np.bincount((stream_shares(ids) * 8).astype(int), minlength=8)
+        assert in_eighths.tolist() == [len(ids) // 8] * 8
+        every_id += ids.tolist()
+    assert len(set(every_id)) == len(every_id)
 
 
 def test_a_rule_beside_a_learned_policy():

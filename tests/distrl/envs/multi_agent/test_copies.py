@@ -60,7 +60,8 @@ def test_every_step_of_every_copy_is_exact(kind, wait_num):
         assert len(seeds[name]) == NUM_ENVS  # each stream one seed, no seed twice
     of_stream = [(stream, each) for member in seeds.values() for stream, each in member.items()]
     assert all(len(each) == 1 for _, each in of_stream)
-    assert sorted(stream for stream, _ in of_stream) == list(range(MEMBERS * NUM_ENVS))
+    ids = [(k << 29) + e for k in range(MEMBERS) for e in range(NUM_ENVS)]
+    assert sorted(stream for stream, _ in of_stream) == ids
     assert len({seed for _, each in of_stream for seed in each}) == MEMBERS * NUM_ENVS
     assert acted > 3 * 40 and episodes > 10
 
@@ -71,8 +72,8 @@ def test_a_policy_may_have_several_copies():
     for report in reports.values():
         assert [value for key, value in report.items() if key.startswith("wrong_")] == [0] * 6
     assert {name: sorted(each) for name, each in seeds.items()} == {
-        "outer": [0, 1, 2, 3, 8, 9, 10, 11],
-        "inner": [4, 5, 6, 7],
+        "outer": list(range(2 * NUM_ENVS)),
+        "inner": [(1 << 30) + e for e in range(NUM_ENVS)],
     }
 
 
