@@ -128,7 +128,7 @@ class ActorNode:
                     first.task.name,
                     f"actor/{index}",
                     heartbeat.life,
-                    config.envs_per_step,
+                    pool.wait_num,
                     self._before,
                     stop,
                 )
