@@ -82,7 +82,16 @@ def share_of(experiment: Experiment, place: ProcessGroupSpec) -> Experiment:
         experiment,
         agent=agent,
         actors=dataclasses.replace(
-            experiment.actors, num_actors=experiment.actors.num_actors // count, max_actors=None
+            experiment.actors,
+            num_actors=experiment.actors.num_actors // count,
+            max_actors=None,
+            # One process acts and learns in turns, without rounds.
+            min_actors=None,
+            round_grace=0.0,
+            late_data="keep",
+        ),
+        inference=dataclasses.replace(  # there are no services in it
+            experiment.inference, num_inferencers=1, num_gpus=0, share_gpus=False
         ),
         learner=dataclasses.replace(
             learner,

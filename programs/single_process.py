@@ -16,7 +16,7 @@ from distrl.learner_group.group import LearnerGroup, SingleProcessGroup
 from distrl.metrics.reports import Report
 from distrl.population import Evolution
 from distrl.programs.running.evaluating import EvaluationTurns
-from distrl.programs.running.population import LocalMember, check_one_process, make_evolution
+from distrl.programs.running.population import LocalMember, make_evolution
 from distrl.programs.running.update_wait import UpdateWait
 from distrl.programs.single_process_parts import SingleProcess, make_builders, nodes_of
 from distrl.programs.single_process_task import TaskRun
@@ -123,7 +123,6 @@ class _Training:
         if self._experiment.population is None:
             return None
         tasks = self._parts.tasks
-        check_one_process(self._parts.group_size)
         members = {n: LocalMember(tasks[n].learner, run.monitor) for n, run in self._runs.items()}
         versions = {name: part.learner.version for name, part in tasks.items()}
         return make_evolution(self._experiment, members, run_dir, self._printer, versions)

@@ -112,7 +112,6 @@ class SingleProcess:
       actor: acts for all tasks.
       builder, replay, learner: of the first task.
       evaluator: None if the experiment has none.
-      group_size: number of the learner's processes.
     """
 
     def __init__(
@@ -157,7 +156,6 @@ class SingleProcess:
                 self._core = TurnsCore(env_threads | computing)
             num_gpus = LEARNER.num_gpus(experiment)
             check_gpus(num_gpus, f"learner.num_gpus={num_gpus}")
-            self.group_size = group.count
             start = resume_point or ResumePoint()
             sharing = make_sharing(builders)
             self.tasks = {

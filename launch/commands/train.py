@@ -60,7 +60,7 @@ def train(arguments: list[str], load: Callable[[], Any] | None = None) -> int:
     name = experiment.environment.name
     if is_preset and values.env is None:
         name += " (--env names another)"
-    process_group = _process_group(values, topology)
+    process_group = _process_group(experiment, values, topology)
     if topology == "single_process":
         return _train_in_one_process(experiment, arguments, values, process_group, chosen, name)
     if topology == "multi_machine":
@@ -255,7 +255,9 @@ def _import_topology(topology: str, nodes_of: str) -> Any:
     return make_program
 
 
-def _process_group(values: flags.FlagValues, topology: str) -> "ProcessGroupSpec | None":
+def _process_group(
+    experiment: Experiment, values: flags.FlagValues, topology: str
+) -> "ProcessGroupSpec | None":
     """Returns which process of a learner this is; None where the learner has one process."""
     names = ("coordinator_address", "num_processes", "process_id")
     given = [name for name in names if values[name].value is not None]
@@ -268,6 +270,11 @@ def _process_group(values: flags.FlagValues, topology: str) -> "ProcessGroupSpec
         raise ConfigError(
             f"--coordinator_address: {topology} has one learner process; use "
             "--topology=single_process"
+        )
+    if experiment.policies:
+        raise ConfigError(
+            f"--num_processes={values.num_processes}: an experiment with `policies` learns in one "
+            f"process; leave out {', '.join(f'--{name}' for name in names)}"
         )
     from distrl.programs.learner_processes import ProcessGroupSpec
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from distrl import seeds
 from distrl.agents.tunable import Tunable, hyperparameters, with_hyperparameters
-from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.learner import Learner
 from distrl.metrics.monitor import Monitor
@@ -189,12 +188,3 @@ class MemberCalls:
     def adopt_member(self, data: bytes, values: dict[str, float], task: str) -> None:
         """See `MemberService.adopt`."""
         self._members[task].adopt(data, values)
-
-
-def check_one_process(count: int) -> None:
-    """Raises ConfigError if a learner has several processes. Args: count: of them."""
-    if count > 1:
-        raise ConfigError(
-            f"population: a learner of {count} processes cannot copy another's state; leave "
-            "--num_processes out"
-        )

@@ -90,6 +90,18 @@ BAD = {
         ["train", "--coordinator_address=10.0.0.1:4000", "--num_processes=2", "--process_id=0"],
         "--coordinator_address=10.0.0.1:4000: the ports of JAX and gloo or NCCL have no encryption",
     ),
+    "policies of several processes": (
+        [
+            "train",
+            f"--experiment={EXPERIMENTS / 'population.py'}",
+            "--num_processes=2",
+            "--coordinator_address=10.0.0.1:4000",
+            "--process_id=0",
+            "--open_learner_ports",
+        ],
+        "--num_processes=2: an experiment with `policies` learns in one process; leave out "
+        "--coordinator_address, --num_processes, --process_id",
+    ),
     "no folder": (
         ["train", "--run_dir="],
         "--run_dir: empty; name a folder, or leave it out for a new one in runs/",

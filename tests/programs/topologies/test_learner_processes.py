@@ -15,6 +15,7 @@ import pytest
 
 from distrl import presets
 from distrl.annealing import annealed_agent
+from distrl.config import ActorsConfig, InferenceConfig
 from distrl.errors import ConfigError
 from distrl.experiment import LearnerConfig
 from distrl.goal import Goal
@@ -78,6 +79,17 @@ def test_what_one_process_does():
     assert first.seed == EXPERIMENT.seed != second.seed
     assert first.goal == EXPERIMENT.goal
     assert second.only_task.resolved_goal().mean_return is None
+
+
+def test_settings_of_nodes_do_not_hinder_a_share():
+    experiment = dataclasses.replace(
+        EXPERIMENT,
+        actors=ActorsConfig(4, 16, min_actors=4, round_grace=1.0, late_data="drop"),
+        inference=InferenceConfig(num_inferencers=4, num_gpus=3),
+    )
+    share = share_of(experiment, ProcessGroupSpec("h:1", 2, 1))
+    assert share.actors == ActorsConfig(2, 16)
+    assert share.inference == InferenceConfig()
 
 
 @pytest.mark.parametrize(
