@@ -288,6 +288,11 @@ def check_members(
                 f"population: the agent of policy {name!r} has no hyperparameters that can change; "
                 f"give it Tunable({type(agent).__name__}(...), ranges={{...}})"
             )
+        if task.learns_from is not None:
+            raise ConfigError(
+                f"population: policy {name!r} learns from {task.learns_from!r}, whose returns say "
+                "nothing about it; leave learns_from out, and let it act itself"
+            )
         if task.goal.window < population.episodes:
             raise ConfigError(
                 f"population.episodes={population.episodes}: members are compared by the mean "

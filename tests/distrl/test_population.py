@@ -8,6 +8,7 @@ import pytest
 
 from distrl import envs
 from distrl.agents.a2c import A2CConfig
+from distrl.agents.dqn import DQNConfig
 from distrl.agents.tunable import Tunable
 from distrl.config import ActorsConfig
 from distrl.errors import ConfigError, Diverged
@@ -250,6 +251,16 @@ TUNABLE = Tunable(A2CConfig(), {"learning_rate": (1e-4, 1e-2)})
 OTHER = Tunable(A2CConfig(discount=0.5), {"learning_rate": (1e-4, 1e-2)})
 
 
+def with_a_student():
+    agent = Tunable(DQNConfig(), {"learning_rate": (1e-4, 1e-2)})
+    return Experiment(
+        envs.Copies(envs.make("CartPole-v1"), 2),
+        policies={"a": agent, "b": agent, "c": LearnedPolicy(agent, learns_from="a")},
+        policy_of={"0": "a", "1": "b"},
+        population=Population(),
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -272,6 +283,7 @@ OTHER = Tunable(A2CConfig(discount=0.5), {"learning_rate": (1e-4, 1e-2)})
         (lambda: experiment([TUNABLE] * 2, share=0.7), "population.share must be above 0, 0.5"),
         (lambda: experiment([TUNABLE] * 2, factors=()), "population.factors: expected numbers"),
         (lambda: experiment([TUNABLE] * 2, resample=2), "population.resample must lie in"),
+        (with_a_student, "policy 'c' learns from 'a', whose returns say nothing about it"),
     ],
 )
 def test_what_cannot_work_is_refused(make, message):
