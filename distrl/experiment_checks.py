@@ -17,6 +17,7 @@ from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.errors import ConfigError
 from distrl.field_checks import is_whole, plain_numbers
 from distrl.goal import Goal
+from distrl.multi_agent.learned_policy import check_agent, check_kinds, make_tuples
 from distrl.replay.buffer import ReplayConfig
 from distrl.same_spaces import different_part
 from distrl.seeds import MAX_ACTORS, MAX_ENVS
@@ -33,9 +34,7 @@ _KINDS: dict[str, type] = {
     "goal": Goal,
 }
 _MAX_NAME = 150  # bytes of a task's name in those of files in shared memory, which have at most 255
-_LISTS = ("transforms", "callbacks")
 _MAPPINGS = ("policies", "shared")
-_FROM_THE_AGENT = ("actors", "replay", "learner")  # None: the algorithm's defaults
 
 
 def check_parts(experiment: Any) -> None:
@@ -43,26 +42,18 @@ def check_parts(experiment: Any) -> None:
     plain_numbers(experiment)
     for name in ("environment", "evaluation_environment"):
         check_environment(name, getattr(experiment, name))
-    agent = experiment.agent
-    if isinstance(agent, type):
-        raise ConfigError(f"agent: {agent.__name__} is a class; write {agent.__name__}()")
-    if agent is not None and not callable(getattr(agent, "make", None)):
-        raise ConfigError(
-            f"agent must be an algorithm's settings, such as PPOConfig(), got {agent!r:.80}"
-        )
-    for name, kind in _KINDS.items():
-        value = getattr(experiment, name)
-        if not isinstance(value, kind) and not (value is None and name in _FROM_THE_AGENT):
-            raise ConfigError(f"{name} must be a {kind.__name__}, got {value!r:.80}")
-    for name in _LISTS:
-        value = getattr(experiment, name)
-        if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{name} must be a tuple, as in {name}=(x,), got {value!r:.80}")
-        object.__setattr__(experiment, name, tuple(value))  # which flags and run folders know
+    if experiment.agent is not None:
+        check_agent(experiment.agent)
+    check_kinds(experiment, _KINDS)
+    make_tuples(experiment, ("transforms", "callbacks"))
     for name in _MAPPINGS:
         value = getattr(experiment, name)
         if not isinstance(value, Mapping):
             raise ConfigError(f"{name} must be a dict by name, got {value!r:.80}")
+    for name, policy in experiment.policies.items():
+        if isinstance(policy, type):
+            what = policy.__name__
+            raise ConfigError(f"policies: {what} of {name!r} is a class; write {what}(...)")
     seed, lockstep, task = experiment.seed, experiment.lockstep, experiment.task
     if not is_whole(seed, 0):
         raise ConfigError(f"seed must be a whole number, 0 or more; got {seed!r:.80}")

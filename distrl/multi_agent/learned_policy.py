@@ -1,16 +1,19 @@
 """A policy that learns, as an experiment with several of them names it."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distrl.agents.defaults import defaults_of
 from distrl.config import ActorsConfig, LearnerConfig
+from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform
 
 _FROM_AGENT: Any = None  # `filled_in` replaces it by the default of the algorithm
+FROM_THE_AGENT = ("actors", "replay", "learner")  # parts that may be so
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +42,11 @@ class LearnedPolicy:
     learns_from: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.transforms, list):  # as of an `Experiment`
-            object.__setattr__(self, "transforms", tuple(self.transforms))
+        check_agent(self.agent, "LearnedPolicy: ")
+        check_kinds(self, {"replay": ReplayConfig, "learner": LearnerConfig}, "LearnedPolicy: ")
+        make_tuples(self, ("transforms",), "LearnedPolicy: ")
+        if self.goal is not None:
+            check_kinds(self, {"goal": Goal}, "LearnedPolicy: ")
 
     def filled_in(self, env_spec: EnvironmentSpec, actors: ActorsConfig) -> "LearnedPolicy":
         """Returns the policy with the algorithm's defaults for what was not given.
@@ -61,3 +67,38 @@ class LearnedPolicy:
     def goal_within(self, experiment: Goal) -> Goal:
         """Returns the policy's goal; budgets that it leaves out are those of the experiment's."""
         return experiment if self.goal is None else self.goal.within(experiment)
+
+
+def check_agent(agent: Any, prefix: str = "") -> None:
+    """Raises ConfigError unless these are an algorithm's settings. Args: prefix: of the message."""
+    if isinstance(agent, type):
+        raise ConfigError(f"{prefix}agent: {agent.__name__} is a class; write {agent.__name__}()")
+    if not callable(getattr(agent, "make", None)):
+        raise ConfigError(
+            f"{prefix}agent must be an algorithm's settings, such as PPOConfig(), got {agent!r:.80}"
+        )
+
+
+def check_kinds(parts: Any, kinds: Mapping[str, type], prefix: str = "") -> None:
+    """Raises ConfigError for a part of another kind.
+
+    Args:
+      parts: an `Experiment` or a `LearnedPolicy`.
+      kinds: of its parts, by name.
+      prefix: of the message.
+    """
+    for name, kind in kinds.items():
+        value = getattr(parts, name)
+        if not isinstance(value, kind) and not (value is None and name in FROM_THE_AGENT):
+            raise ConfigError(f"{prefix}{name} must be a {kind.__name__}, got {value!r:.80}")
+
+
+def make_tuples(parts: Any, names: Sequence[str], prefix: str = "") -> None:
+    """Makes lists among the parts tuples, which flags and run folders know; as `check_kinds`."""
+    for name in names:
+        value = getattr(parts, name)
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(
+                f"{prefix}{name} must be a tuple, as in {name}=(x,), got {value!r:.80}"
+            )
+        object.__setattr__(parts, name, tuple(value))

@@ -72,6 +72,23 @@ def test_a_part_of_another_kind_is_named(parts, message):
         Experiment(**{"environment": ENVIRONMENT, "agent": PPOConfig(), **parts})
 
 
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"agent": PPOConfig}, r"agent: PPOConfig is a class; write PPOConfig\(\)"),
+        ({"agent": None}, r"agent must be an algorithm's settings, such as PPOConfig\(\)"),
+        ({"replay": {"max_size": 9}}, "replay must be a ReplayConfig, got {'max_size': 9}"),
+        ({"learner": ReplayConfig()}, "learner must be a LearnerConfig, got ReplayConfig"),
+        ({"goal": {"mean_return": 9}}, "goal must be a Goal, got {'mean_return': 9}"),
+        ({"transforms": RewardClip(2.0)}, r"transforms must be a tuple, as in transforms=\(x,\)"),
+        ({"transforms": None}, r"transforms must be a tuple, as in transforms=\(x,\)"),
+    ],
+)
+def test_a_policys_part_of_another_kind_is_named(parts, message):
+    with pytest.raises(ConfigError, match=f"^LearnedPolicy: {message}"):
+        LearnedPolicy(**{"agent": PPOConfig(), **parts})
+
+
 def test_lists_become_tuples():
     transforms, callbacks = [RewardClip(2.0)], [Callback()]
     parts = {"transforms": transforms, "callbacks": callbacks}
