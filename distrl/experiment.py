@@ -143,6 +143,7 @@ class Experiment:
         """Raises ConfigError for parts that can't work together, with the arithmetic."""
         check_task_names(self.tasks)
         check_counts(self.actors, self.inference, self.evaluator)
+        policy_checks.check_copies(self.environment, self.assignment, self.actors)
         for name, policy in self.fixed.items():
             if hasattr(policy, "check"):
                 policy.check(self.env_spec_of(name), name)

@@ -7,10 +7,14 @@ from typing import Any
 import jax
 
 from distrl.agents.structs import extras_struct, has_memory
+from distrl.config import ActorsConfig
+from distrl.envs.multi_agent.assignment import Assignment
+from distrl.envs.multi_agent.copies import Copies
 from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.multi_agent.learned_policy import LearnedPolicy
+from distrl.seeds import MAX_ENVS
 from distrl.sharing.config import Shared, check_shared
 from distrl.task import Task
 
@@ -28,6 +32,26 @@ def check_agents(environment: Environment, num_evaluators: int, lockstep: bool) 
         raise ConfigError(
             f"experiment: lockstep is for environments with one agent, and {environment.name} has "
             "several; leave it out"
+        )
+
+
+def check_copies(
+    environment: Environment, assignment: Assignment | None, actors: ActorsConfig
+) -> None:
+    """Refuses what `Copies` cannot have. Args: see `Experiment`."""
+    if not isinstance(environment, Copies) or assignment is None:
+        return
+    if assignment.fixed is None:
+        raise ConfigError(
+            "experiment: policy_of is a function, and copies of an environment have one policy "
+            f"each; give a mapping from {list(environment.agents().agents)} to policies"
+        )
+    count, num_envs = environment.count, actors.num_envs
+    if count * num_envs > MAX_ENVS:
+        raise ConfigError(
+            f"experiment: actors.num_envs={num_envs} of each of {count} copies are "
+            f"{count * num_envs} environments of an actor, which has distinct seeds for {MAX_ENVS};"
+            f" take {MAX_ENVS // count} or fewer, with more actors"
         )
 
 

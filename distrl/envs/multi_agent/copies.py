@@ -87,12 +87,7 @@ class Copies(SeveralAgents):
 
     def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
         """Returns a pool of all copies: those of copy k from `k * num_envs` on."""
-        stride = MAX_ENVS // self.count
-        if num_envs > stride:
-            raise ConfigError(
-                f"Copies: {self.count} * {num_envs} environments are more than the {MAX_ENVS} "
-                "of a pool; have more actors with fewer environments"
-            )
+        stride = MAX_ENVS // self.count  # at least as many as an actor has of each copy
         of_all = [(seed + k * stride) % 2**31 for k in range(self.count) for seed in seeds]
         return self.environment.make_pool(num_envs * self.count, wait_num * self.count, of_all)
 
@@ -110,16 +105,8 @@ class CopiesPool(AgentPool):
     def __init__(
         self, pool: Pool, spec: JointSpec, assignment: Assignment, first_environment: int = 0
     ):
-        """Args: see `AgentPool`.
-
-        Raises:
-          ConfigError: a function chooses the policies.
-        """
-        if assignment.fixed is None:
-            raise ConfigError(
-                "policy_of: copies of an environment have one policy each; give a mapping from "
-                f"{list(spec.agents)} to policies"
-            )
+        """Args: see `AgentPool`; no function chooses the policies."""
+        assert assignment.fixed is not None
         self.pool = pool
         self._first = first_environment
         self.num_streams = pool.num_envs

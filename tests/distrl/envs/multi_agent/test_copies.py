@@ -1,6 +1,7 @@
 """Copies of an environment with one agent: every policy's steps are those of its own copies."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy
 from distrl.programs.single_process_parts import SingleProcess
 from distrl.replay.config import ReplayConfig
+from distrl.seeds import environment_seeds
 from distrl.testing import SEED, CheckingConfig, CountingAgents, CountingEnvironment
 from distrl.types import StepType
 
@@ -109,8 +111,17 @@ def test_what_cannot_work_is_refused():
     with pytest.raises(ConfigError, match="count must be a whole number"):
         envs.Copies(envs.make("CartPole-v1"), 0)
     with pytest.raises(ConfigError, match="copies of an environment have one policy each"):
-        learn(experiment(policy_of=lambda agent, episode: "m0"))
+        experiment(policy_of=lambda agent, episode: "m0")
+    with pytest.raises(ConfigError, match=r"num_envs=1366 .* 4098 environments .* take 1365 or"):
+        dataclasses.replace(experiment(), actors=ActorsConfig(1, 1366))
     with pytest.raises(ConfigError, match="copies have none"):
         dataclasses.replace(experiment(), evaluator=EvaluatorConfig(1))
     with pytest.raises(ConfigError, match="no policy for"):
         experiment(policy_of={"0": "m0"})
+
+
+def test_one_pool_of_several_actors_has_distinct_seeds():
+    stub = types.SimpleNamespace(spec=dict, make_pool=lambda num_envs, wait_num, seeds: seeds)
+    of_actors = [s for k in (0, 1) for s in environment_seeds(0, "actor", k, 1365)]
+    of_copies = envs.Copies(stub, MEMBERS).make_pool(2 * 1365, 2 * 1365, of_actors)
+    assert len(set(of_copies)) == len(of_copies) == MEMBERS * 2 * 1365
