@@ -109,7 +109,7 @@ def _unfit(experiment: Experiment) -> dict[str, str]:
         if task.replay.backend == "reverb":
             reasons[SINGLE] = "replay.backend=reverb"
         if actors.min_actors is not None and has_memory(task.make_agent()):
-            reasons[LIGHT] = "actors.min_actors with a recurrent agent"
+            reasons[LIGHT] = "actors.min_actors with recurrent state"
     for name, default in (("num_inferencers", 1), ("num_gpus", 0)):
         if getattr(inference, name) != default and LIGHT not in reasons:
             what = f"inference.{name}={getattr(inference, name)}"

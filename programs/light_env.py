@@ -1,6 +1,5 @@
 """Light environments: inferencers are services that batch the requests of many actors."""
 
-from distrl.agents.structs import has_memory
 from distrl.checkpointing.resume_point import ResumePoint
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
@@ -14,6 +13,7 @@ from distrl.programs.nodes.population import add_population
 from distrl.programs.nodes.replay import add_replay
 from distrl.programs.program import ExperimentProgram
 from distrl.programs.substrate import AUTO, AnyProgram
+from distrl.transforms.agent import what_remembers
 
 
 def light_env(
@@ -54,9 +54,9 @@ def light_env(
 
 
 def _check_no_state(experiment: Experiment) -> None:
-    """Raises ConfigError if the agent is recurrent."""
-    if has_memory(experiment.make_agent()):
+    """Raises ConfigError if the agent has memory."""
+    if memory := what_remembers(experiment.make_agent()):
         raise ConfigError(
-            "actors.min_actors: the agent is recurrent, and light_env's service cannot take back "
-            "the step with which a round ends; take --topology=heavy_env"
+            f"actors.min_actors: {' and '.join(memory)} has recurrent state, and light_env's "
+            "service cannot take back the step with which a round ends; take --topology=heavy_env"
         )

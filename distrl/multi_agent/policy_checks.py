@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from distrl.agents.structs import extras_struct, has_memory
+from distrl.agents.structs import extras_struct
 from distrl.config import ActorsConfig
 from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.multi_agent.copies import Copies
@@ -17,6 +17,7 @@ from distrl.multi_agent.learned_policy import LearnedPolicy
 from distrl.seeds import MAX_ENVS
 from distrl.sharing.config import Shared, check_shared
 from distrl.task import Task
+from distrl.transforms.agent import what_remembers
 
 
 def check_agents(environment: Environment, num_evaluators: int, lockstep: bool) -> None:
@@ -267,11 +268,11 @@ def stores_extras(task: Task, teacher: Task | None) -> bool:
       ConfigError: it needs what the acting policy does not store.
     """
     agent = task.make_agent()
-    if has_memory(agent):
+    if memory := what_remembers(agent):
         raise ConfigError(
             f"experiment: policy {task.name!r} learns from {task.learns_from!r} and has memory; "
             "recurrent state is kept for the policy that acts, on its clock, and cannot be shared; "
-            "take a network without core"
+            f"leave out {' and '.join(memory)}"
         )
     wanted = extras_struct(agent)
     if not jax.tree.leaves(wanted):

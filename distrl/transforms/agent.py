@@ -10,6 +10,7 @@ import numpy as np
 
 from distrl.agents.action_distribution import ActionDistribution
 from distrl.agents.agent import Agent, LearnerState, Logs, params_key
+from distrl.agents.structs import has_memory
 from distrl.random_keys import derive
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
@@ -39,6 +40,7 @@ class TransformedAgent(Agent):
 
     Attributes:
       transforms: each with the spec before it, in order.
+      stateful: names of those that keep a state for each stream.
     """
 
     def __init__(self, agent: Agent, transforms: Sequence[Transform], env_spec: EnvironmentSpec):
@@ -58,7 +60,7 @@ class TransformedAgent(Agent):
         for transform, spec in self.transforms:
             check_statistics(transform, spec)
         self._after = {each.name: spec for each, spec in zip(transforms, seen[1:], strict=True)}
-        self._stateful = {
+        self.stateful = {
             transform.name
             for transform, spec in self.transforms
             if jax.tree.leaves(transform.initial_state(spec, 1))
@@ -99,7 +101,7 @@ class TransformedAgent(Agent):
         states = {
             transform.name: transform.initial_state(spec, batch_size)
             for transform, spec in self.transforms
-            if transform.name in self._stateful
+            if transform.name in self.stateful
         }
         inner = self.agent.initial_state(batch_size)
         return {"agent": inner, **states} if states or jax.tree.leaves(inner) else ()
@@ -142,7 +144,7 @@ class TransformedAgent(Agent):
             before = timestep
             timestep, part = transform.step(statistics, self._part(state, name), before)
             check_step(transform, before, timestep, self._after[name])
-            if name in self._stateful:
+            if name in self.stateful:
                 after[name] = part
         return timestep, after
 
@@ -269,3 +271,12 @@ class TransformedAgent(Agent):
         statistics = self.merge_statistics(params["statistics"], batch_statistics)
         after = TransformedState(inner_state, derive(learner_state.key, "next"))
         return {"agent": inner, "statistics": statistics}, after, logs
+
+
+def what_remembers(agent: Agent) -> list[str]:
+    """Returns what has recurrent state, for messages; none: the agent has no memory."""
+    if not isinstance(agent, TransformedAgent):
+        return ["the network's core"] if has_memory(agent) else []
+    return [f"the transform {name}" for name in sorted(agent.stateful)] + what_remembers(
+        agent.agent
+    )

@@ -6,7 +6,10 @@ import pytest
 
 from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, InferenceConfig, LearnerConfig
+from distrl.programs.light_env import light_env
 from distrl.replay.buffer import ReplayConfig
+from distrl.testing import CheckingConfig
+from distrl.transforms import FrameStack
 from tests.support.experiments import checking
 
 
@@ -41,6 +44,16 @@ def test_it_is_refused(parts, message):
         return
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(made, **changes)
+
+
+def test_light_env_names_what_has_memory():
+    made = dataclasses.replace(
+        checking.rounds(), agent=CheckingConfig(False), transforms=(FrameStack(2),)
+    )
+    with pytest.raises(ConfigError, match=r"min_actors: the transform frame_stack has recurrent"):
+        light_env(made, "unused")
+    with pytest.raises(ConfigError, match=r"min_actors: the network's core has recurrent"):
+        light_env(dataclasses.replace(checking.rounds(), agent=CheckingConfig(True)), "unused")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from distrl.programs.single_process_parts import SingleProcess
 from distrl.rules import Rule
 from distrl.sharing import Shared
 from distrl.testing import STEP, CheckingConfig
+from distrl.transforms import FrameStack
 from tests.support.commands import EXPERIMENTS, finish
 from tests.support.experiments import tasks
 from tests.support.experiments.tasks import ACTORS, ENVIRONMENT, REPLAY
@@ -142,7 +143,12 @@ REFUSED = {
         "policy 'aux' has learns_from='man'; the policies that act are ['main']",
     ),
     "on policy": ({"policies": aux(PPOConfig())}, "PPOConfig learns from its own policy's actions"),
-    "memory": ({"policies": aux(CheckingConfig())}, "has memory; recurrent state is kept for"),
+    "memory": ({"policies": aux(CheckingConfig())}, "shared; leave out the network's core"),
+    "frame stack": (
+        {"policies": aux(ProductConfig(), transforms=(FrameStack(2),))},
+        "has memory; recurrent state is kept for the policy that acts, on its clock, and cannot be "
+        "shared; leave out the transform frame_stack",
+    ),
     "extras": ({"policies": aux(CheckingConfig(False))}, "its table cannot be filled from there"),
     "skip": (
         {
