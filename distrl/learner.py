@@ -257,6 +257,7 @@ class Learner(LearnerLoop):
             sample.inserts,
             state.too_old if self._age_bound is None else self._age_bound.dropped,
             record,
+            state.adopted,
         )
         account.switch(PUBLISH)
         made = self._devices.first_replica((params, record))

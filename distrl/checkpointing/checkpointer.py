@@ -253,7 +253,7 @@ class Checkpointer:
         table = self._save_table(folder / TABLE, last) if self._config.replay else None
         self._fill(folder)
         monitor = self._read_counters(last)
-        score = self._scores.take(evaluated or monitor, state.version)
+        score = self._scores.take(evaluated or monitor, state.version, state.adopted)
         return {
             **self._about,
             **({} if self._generations is None else {"round": self._generation}),

@@ -19,21 +19,22 @@ class EvaluationScores:
         """
         self.newest, self._life = dict(newest), life
 
-    def take(self, monitor: Mapping[str, Any], version: int) -> dict[str, Any]:
+    def take(self, monitor: Mapping[str, Any], version: int, adopted: int = -1) -> dict[str, Any]:
         """Returns entries of the manifest on an evaluation; none if it does not score this one.
 
         It scores the first checkpoint after it only, and none if it ended no episode, or if its
-        parameters were lost with an earlier life of the learner.
+        parameters were lost with an earlier life of the learner, or replaced by another learner's.
 
         Args:
           monitor: the monitor's state.
           version: the checkpoint's.
+          adopted: the last version at which its parameters were replaced.
         """
         evaluation = monitor.get("evaluation", {})
         number = evaluation.get("evaluations")
         if number == self.newest.get("evaluations"):
             return {}
-        if evaluation.get("learner_life") != self._life:
+        if evaluation.get("learner_life") != self._life or evaluation["version"] <= adopted:
             self.newest["evaluations"] = number
             return {}
         if evaluation["version"] > version:

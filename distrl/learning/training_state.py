@@ -23,6 +23,7 @@ class TrainingState(NamedTuple):
     inserts: int = 0  # the table's own count of these unrolls
     too_old: int = 0  # unrolls that were dropped, as they were older than `max_policy_lag`
     record: Any = None  # of the updates' check, see `UpdateCheck`; None: of no update
+    adopted: int = -1  # the last version at which they were replaced by another learner's
 
 
 def make_params(agent: Agent, seed: int) -> Params:

@@ -102,7 +102,8 @@ def adopt_state(learner: Learner, state: Any, values: Mapping[str, float]) -> No
     """
     params, agent = state
     params = with_hyperparameters(params, values)
-    learner.restore(learner.state()._replace(params=params, agent=agent))
+    before = learner.state()
+    learner.restore(before._replace(params=params, agent=agent, adopted=before.version))
 
 
 class MemberService:

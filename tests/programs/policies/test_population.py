@@ -57,13 +57,15 @@ def test_a_copy_is_exact_and_learns_on_with_its_own_counts():
         same(after.params["agent"], one.state().params["agent"])
         same(after.agent, one.state().agent)
         assert hyperparameters(after.params) == {"learning_rate": pytest.approx(0.007)}
-        assert after[3:-1] == before[3:-1] and after.version == before.version  # all but the record
+        assert after[3:9] == before[3:9] and after.version == before.version  # all counts
+        assert (before.adopted, after.adopted) == (-1, after.version)
         assert forgotten == [1]
         compiled = other._update._cache_size()
         version, learned = other.version, after.params
         while other.version == version:
             parts.run_once()
         assert other._update._cache_size() == compiled
+        assert other.state().adopted == version
         assert hyperparameters(other.state().params) == hyperparameters(learned)
         # As bytes, between nodes: what comes is adopted between two updates.
         service, from_one = MemberService(other), MemberService(one)
