@@ -273,7 +273,7 @@ def _ended(experiment: Experiment, states: Mapping[str, dict[str, Any]]) -> tupl
 
     for name, task in experiment.tasks.items():
         end = functools.partial(on_end, name)
-        monitor = Monitor(task.resolved_goal(), end, printer=lambda line: None)
+        monitor = Monitor(task.resolved_goal(), end, printer=lambda line: None, spec=task.env_spec)
         monitor.restore(states[name])
         monitor.judge()
     if len(ended) < len(experiment.tasks):

@@ -107,6 +107,25 @@ def test_a_budget_that_ended_stays_ended(opened):
     assert code == EXIT_FAILED and "the goal was not reached" in reason
 
 
+class SucceedingEnvironment(CountingEnvironment):
+    """Each of its episodes is a success."""
+
+    def env_info_spec(self):
+        return {"success": dm_specs.Array((), np.bool_)}
+
+    def env_info(self):
+        return {"success": True}
+
+
+def test_a_share_of_successes_that_was_reached_stays_reached(opened):
+    goal = Goal(success_rate=0.5, window=40, max_env_steps=10**6)
+    environment = PythonEnvironment(SucceedingEnvironment, "succeeding")
+    made = experiment(environment=environment, goal=goal)
+    run(opened(made)[0], made)
+    reason, code = opened(made)[0].ended
+    assert code == EXIT_FINISHED and "100 %" in reason
+
+
 def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_as_it_is(
     opened, finished, tmp_path
 ):
