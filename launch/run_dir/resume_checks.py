@@ -192,7 +192,8 @@ def has_table(
         if was_saved:
             say("distrl: the replay starts empty: the checkpoint has no table")
         return False
-    in_reverb = topology != "single_process" and task.replay.backend == "reverb"
+    in_one_process = topology == "single_process"  # which has one table, without servers
+    in_reverb = task.replay.backend == "reverb" and not in_one_process
     columns = Columns(task.trajectory_struct(), task.replay.unroll_length)
     facts = read_facts(folder, columns, task.replay)
     shards = facts.get("num_shards", 1)
@@ -200,7 +201,7 @@ def has_table(
         why_not = "its saved contents cannot be moved to or from Reverb"
     elif in_reverb and facts["unrolls_per_item"] != task.unrolls_per_item:
         why_not = "Reverb's items had another size when it was saved"
-    elif shards != task.replay.num_shards:
+    elif shards != (1 if in_one_process else task.replay.num_shards):
         why_not = f"it was saved as {shards} shards"
     else:
         return True

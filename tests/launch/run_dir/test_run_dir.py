@@ -281,6 +281,24 @@ def test_a_table_of_other_shards(tmp_path):
     assert lines == ["distrl: the replay starts empty: it was saved as 3 shards"]
 
 
+def test_the_table_of_one_process_has_no_shards(tmp_path):
+    """Whatever `num_shards` says: it loads the one table that such a program saves."""
+    replay = ReplayConfig(backend="served", num_shards=2)
+    made = experiment(replay=replay, actors=ActorsConfig(num_actors=2, num_envs=4))
+    columns = Columns(made.trajectory_struct(), replay.unroll_length)
+    (tmp_path / "replay").mkdir()
+    lines = []
+    for facts, topology in (({}, "single_process"), ({"num_shards": 2}, "heavy_env")):
+        files.write_facts(tmp_path / "replay", "files", columns, replay, facts)
+        for now in ("single_process", "heavy_env"):
+            saved = Checkpoint(tmp_path, {})
+            has_table = resume_checks.has_table(saved, made.only_task, True, now, lines.append)
+            assert has_table == (now == topology)
+    assert lines == [
+        f"distrl: the replay starts empty: it was saved as {shards} shards" for shards in (1, 2)
+    ]
+
+
 def test_a_run_without_its_table(opened):
     made = experiment(checkpoint=CheckpointConfig(period=None, replay=False))
     run(opened(made)[0], made)
