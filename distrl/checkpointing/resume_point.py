@@ -43,6 +43,7 @@ class ResumePoint(NamedTuple):
       last_generation: of several tasks, the last checkpoint generation of the programs before;
         see `generations`.
       last_number: of one task, the last number of a checkpoint that was in its folder before.
+      without_table: of several tasks, those that start with an empty table.
     """
 
     settings: dict[str, Any] = {}  # noqa: RUF012  # never changed
@@ -51,10 +52,16 @@ class ResumePoint(NamedTuple):
     checkpoints: Mapping[str, str] = {}
     last_generation: int = 0
     last_number: int = 0
+    without_table: frozenset[str] = frozenset()
 
     def of_task(self, task: str) -> "ResumePoint":
         """Returns the point from which a task starts."""
-        return self._replace(checkpoint=self.checkpoints.get(task, self.checkpoint), checkpoints={})
+        return self._replace(
+            checkpoint=self.checkpoints.get(task, self.checkpoint),
+            with_table=self.with_table and task not in self.without_table,
+            checkpoints={},
+            without_table=frozenset(),
+        )
 
     @classmethod
     def latest(cls, run_dir: Path | str, start: "ResumePoint") -> "ResumePoint":

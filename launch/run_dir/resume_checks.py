@@ -173,37 +173,42 @@ def _describe(changes: list[config_diff.Change]) -> str:
 
 def has_table(
     checkpoint: Checkpoint,
-    task: Task,
-    was_saved: bool,
+    name: str,
+    experiment: Experiment,
     topology: str,
     say: Callable[[str], None],
 ) -> bool:
-    """Returns whether the program can start with the replay table that was saved.
+    """Returns whether a task can start with the replay table that was saved.
 
     Args:
       checkpoint: of the task.
-      task: has the table.
-      was_saved: whether the user expects tables in checkpoints.
+      name: the task's.
+      experiment: has the task.
       topology: of the program.
-      say: prints a line for the user.
+      say: prints a line for the user if it cannot, although tables are saved.
     """
     folder = checkpoint.path / TABLE
-    if not folder.is_dir():
-        if was_saved:
-            say("distrl: the replay starts empty: the checkpoint has no table")
-        return False
+    if folder.is_dir():
+        why_not = _why_no_table(folder, experiment.tasks[name], topology)
+    else:
+        why_not = "the checkpoint has no table" if experiment.checkpoint.replay else ""
+    if why_not:
+        policy = f"policy {name!r}: " if len(experiment.tasks) > 1 else ""
+        say(f"distrl: {policy}the replay starts empty: {why_not}")
+    return folder.is_dir() and not why_not
+
+
+def _why_no_table(folder: Path, task: Task, topology: str) -> str:
+    """Returns why a saved table cannot be loaded into the task's; "" if it can."""
     in_one_process = topology == "single_process"  # which has one table, without servers
     in_reverb = task.replay.backend == "reverb" and not in_one_process
     columns = Columns(task.trajectory_struct(), task.replay.unroll_length)
     facts = read_facts(folder, columns, task.replay)
     shards = facts.get("num_shards", 1)
     if facts["kind"] != ("reverb" if in_reverb else "files"):
-        why_not = "its saved contents cannot be moved to or from Reverb"
-    elif in_reverb and facts["unrolls_per_item"] != task.unrolls_per_item:
-        why_not = "Reverb's items had another size when it was saved"
-    elif shards != (1 if in_one_process else task.replay.num_shards):
-        why_not = f"it was saved as {shards} shards"
-    else:
-        return True
-    say(f"distrl: the replay starts empty: {why_not}")
-    return False
+        return "its saved contents cannot be moved to or from Reverb"
+    if in_reverb and facts["unrolls_per_item"] != task.unrolls_per_item:
+        return "Reverb's items had another size when it was saved"
+    if shards != (1 if in_one_process else task.replay.num_shards):
+        return f"it was saved as {shards} shards"
+    return ""

@@ -220,16 +220,19 @@ def _resume(
         return RunFolder(path, ResumePoint(settings, last_generation=before))
     for line in [*check_settings(checkpoints, settings, experiment), *changed]:
         say(line)
-    with_table = [
-        has_table(checkpoint, tasks[name], experiment.checkpoint.replay, topology, say)
+    empty = frozenset(
+        name
         for name, checkpoint in checkpoints.items()
-    ]
+        if not has_table(checkpoint, name, experiment, topology, say)
+    )
     paths = {name: str(checkpoint.path) for name, checkpoint in checkpoints.items()}
     if several:
-        resume_point = ResumePoint(settings, None, all(with_table), paths, before)
+        resume_point = ResumePoint(
+            settings, checkpoints=paths, last_generation=before, without_table=empty
+        )
     else:
         (only,) = paths.values()
-        resume_point = ResumePoint(settings, only, all(with_table))
+        resume_point = ResumePoint(settings, only, not empty)
     states = monitor_states(resume_point, tasks)
     ended = _ended(experiment, states)
     if ended is not None and not saved.complete:

@@ -276,7 +276,7 @@ def test_a_table_of_other_shards(tmp_path):
     for shards in (2, 3):
         facts = {"unrolls_per_item": made.only_task.unrolls_per_item, "num_shards": shards}
         files.write_facts(tmp_path / "replay", "reverb", columns, replay, facts)
-        has_table = resume_checks.has_table(saved, made.only_task, True, "heavy_env", lines.append)
+        has_table = resume_checks.has_table(saved, "task", made, "heavy_env", lines.append)
         assert has_table == (shards == 2)
     assert lines == ["distrl: the replay starts empty: it was saved as 3 shards"]
 
@@ -292,7 +292,7 @@ def test_the_table_of_one_process_has_no_shards(tmp_path):
         files.write_facts(tmp_path / "replay", "files", columns, replay, facts)
         for now in ("single_process", "heavy_env"):
             saved = Checkpoint(tmp_path, {})
-            has_table = resume_checks.has_table(saved, made.only_task, True, now, lines.append)
+            has_table = resume_checks.has_table(saved, "task", made, now, lines.append)
             assert has_table == (now == topology)
     assert lines == [
         f"distrl: the replay starts empty: it was saved as {shards} shards" for shards in (1, 2)

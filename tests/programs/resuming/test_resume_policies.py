@@ -87,9 +87,9 @@ def opened(tmp_path, monkeypatch, finished):
     path = tmp_path / "run"
     shutil.copytree(finished, path)
 
-    def open_run(made):
+    def open_run(made, topology="single_process"):
         lines = []
-        return run_dir.open_run(str(path), made, "single_process", ["x"], lines.append), lines
+        return run_dir.open_run(str(path), made, topology, ["x"], lines.append), lines
 
     return open_run
 
@@ -163,6 +163,24 @@ def test_what_the_learner_did_is_what_it_resumes_from(opened):
     assert state["learner_steps"] == manifest["version"] > 0
     assert state["trained_steps"] == manifest["env_steps"] > 0
     assert state["checked"] == learner["checked"]
+
+
+def test_a_table_that_cannot_be_loaded_leaves_the_others_theirs(opened):
+    made = experiment(10**6)
+    inner = dataclasses.replace(
+        made.policies["inner"], replay=dataclasses.replace(agents.REPLAY, backend="reverb")
+    )
+    moved = dataclasses.replace(made, policies={**made.policies, "inner": inner})
+    folder, lines = opened(moved, "heavy_env")
+    why_not = "its saved contents cannot be moved to or from Reverb"
+    assert [line for line in lines if "starts empty" in line] == [
+        f"distrl: policy 'inner': the replay starts empty: {why_not}"
+    ]
+    point = folder.resume_point
+    with SingleProcess(made, printer=lambda line: None, resume_point=point) as parts:
+        inserts = {name: part.replay.info().inserts for name, part in parts.tasks.items()}
+    saved_inserts = point.of_task("outer").manifest()["table"]["inserts"]
+    assert inserts == {"outer": saved_inserts, "inner": 0} and saved_inserts > 0
 
 
 def _three(observation):
