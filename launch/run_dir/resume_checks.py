@@ -19,7 +19,7 @@ from distrl.replay.table.files import read_facts
 from distrl.runtime.files import TASKS
 from distrl.runtime.working_folder import shown
 from distrl.saved_policy import PastPolicies
-from distrl.task import AgentConfig, Task
+from distrl.task import AgentConfig
 from distrl.types import Nest
 
 
@@ -189,7 +189,7 @@ def has_table(
     """
     folder = checkpoint.path / TABLE
     if folder.is_dir():
-        why_not = _why_no_table(folder, experiment.tasks[name], topology)
+        why_not = _why_no_table(folder, experiment, name, topology)
     else:
         why_not = "the checkpoint has no table" if experiment.checkpoint.replay else ""
     if why_not:
@@ -198,8 +198,9 @@ def has_table(
     return folder.is_dir() and not why_not
 
 
-def _why_no_table(folder: Path, task: Task, topology: str) -> str:
+def _why_no_table(folder: Path, experiment: Experiment, name: str, topology: str) -> str:
     """Returns why a saved table cannot be loaded into the task's; "" if it can."""
+    task = experiment.tasks[name]
     in_one_process = topology == "single_process"  # which has one table, without servers
     in_reverb = task.replay.backend == "reverb" and not in_one_process
     columns = Columns(task.trajectory_struct(), task.replay.unroll_length)
@@ -211,4 +212,6 @@ def _why_no_table(folder: Path, task: Task, topology: str) -> str:
         return "Reverb's items had another size when it was saved"
     if shards != (1 if in_one_process else task.replay.num_shards):
         return f"it was saved as {shards} shards"
+    if experiment.lockstep and not in_one_process:  # as `ExperimentProgram` has it
+        return "in lockstep, nodes begin again with the first round"
     return ""

@@ -299,6 +299,18 @@ def test_the_table_of_one_process_has_no_shards(tmp_path):
     ]
 
 
+def test_a_table_that_lockstep_cannot_continue_is_named(opened, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    made = experiment(lockstep=True, goal=Goal(max_env_steps=10**6))
+    folder, lines = opened(made)
+    assert folder.resume_point.table() is not None
+    assert not any("starts empty" in line for line in lines)
+    folder, lines = opened(made, "heavy_env")
+    why_not = "in lockstep, nodes begin again with the first round"
+    assert f"distrl: the replay starts empty: {why_not}" in lines
+    assert folder.resume_point.checkpoint is not None and folder.resume_point.table() is None
+
+
 def test_a_run_without_its_table(opened):
     made = experiment(checkpoint=CheckpointConfig(period=None, replay=False))
     run(opened(made)[0], made)
