@@ -69,8 +69,23 @@ def read_command(
         train_flags.check_forms(arguments[1:], values)
         train_flags.parse_all_but_launchpads(arguments, values)
         experiment = apply_settings(experiment, values)
-    machine_flags.check_flags(_taken(values), values)
     experiment.check()
+    check_for(experiment, _taken(values), values)
+    return Command(experiment, topology, arguments)
+
+
+def check_for(experiment: Experiment, topology: str, values: flags.FlagValues) -> None:
+    """Checks experiment and flags for the topology that they are to run under.
+
+    Args:
+      experiment: what to train.
+      topology: a key of `TOPOLOGIES`; of AUTO only flags of several machines are refused.
+      values: the flags' values.
+
+    Raises:
+      ConfigError: the topology does not have what they ask for.
+    """
+    machine_flags.check_flags(topology, values)
     if experiment.lockstep and topology not in ("single_process", "heavy_env", AUTO):
         raise ConfigError(
             f"lockstep: {topology} serves requests in the order of their arrival; use "
@@ -78,7 +93,11 @@ def read_command(
         )
     if topology == "single_process":
         experiment.check_single_process()
-    return Command(experiment, topology, arguments)
+        if values.debug not in (None, "all"):
+            raise ConfigError(
+                f"--debug={values.debug}: {topology} has no nodes; use --debug=all, or "
+                "--topology=heavy_env or light_env"
+            )
 
 
 def _taken(values: flags.FlagValues) -> str:

@@ -17,8 +17,9 @@ from distrl.experiment import Experiment, deferred_checks
 from distrl.launch.cli import config_flags, machine_flags, multi_machine, train_flags
 from distrl.launch.cli.auto import resolve
 from distrl.launch.cli.load_experiment import load_experiment
-from distrl.launch.cli.read_command import read_command
+from distrl.launch.cli.read_command import check_for, read_command
 from distrl.launch.launch_types import LOCAL_MP, TERMINALS
+from distrl.launch.local.debugging import Debug
 from distrl.launch.local.single_process import run_single_process
 from distrl.launch.paths import file_and_name
 from distrl.launch.run_dir.run_dir import RunFolder, open_run
@@ -56,7 +57,7 @@ def train(arguments: list[str], load: Callable[[], Any] | None = None) -> int:
     experiment, topology, arguments = read_command(arguments, values, load)
     is_preset = load is None and values.experiment is None
     experiment, topology, chosen = resolve(experiment, topology, values, is_preset, _say)
-    machine_flags.check_flags(topology, values)  # a run that is resumed has its own topology
+    check_for(experiment, topology, values)  # a run that is resumed has its own topology
     name = experiment.environment.name
     if is_preset and values.env is None:
         name += " (--env names another)"
@@ -127,13 +128,13 @@ def _train_in_nodes(
     nodes_of = _substrate(experiment, values)
     make_program = _import_topology(topology, nodes_of)
     values(arguments)
+    debug = Debug.of_flag(values.debug, values.lp_launch_type)
     chosen = {**chosen, "substrate": nodes_of}
     folder = _open_run(experiment, topology, arguments, values, chosen, name)
     if folder.ended is not None:
         return folder.ended[1]
     program = make_program(experiment, str(folder.path), folder.resume_point, substrate=nodes_of)
     from distrl.launch.launcher import run
-    from distrl.launch.local.debugging import Debug
 
     result = run(
         program,
@@ -143,7 +144,7 @@ def _train_in_nodes(
         values.lp_launch_type,
         # A debugger has the terminal for itself.
         terminal=values.terminal if values.debug is None else TERMINALS[0],
-        debug=Debug.of_flag(values.debug, values.lp_launch_type),
+        debug=debug,
     )
     if values.lp_launch_type != LOCAL_MP:
         # Threads of nodes or of C++ libraries that cannot be ended may be left: an ordinary exit

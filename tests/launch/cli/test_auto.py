@@ -8,6 +8,7 @@ from absl import flags
 
 from distrl.launch.cli import auto, config_flags
 from distrl.launch.cli.load_experiment import apply_settings, load_experiment
+from distrl.launch.commands import train
 from distrl.programs.auto import Candidates
 from distrl.programs.topology_rates import Cost, CostLine, Costs, DeviceCosts
 
@@ -187,6 +188,34 @@ def test_a_resumed_run_keeps_its_topology(resolve, tmp_path):
         f"--run_dir={tmp_path}", "--config.actors.num_envs=8", costs=None
     )
     assert (experiment.actors.num_actors, experiment.actors.num_envs) == (2, 8)
+
+
+LOCKSTEP = ("--config.lockstep=True",)
+WORKERS = ("--config.learner.num_gradient_workers=1",)
+
+
+@pytest.mark.parametrize(
+    ("topology", "words", "message"),
+    [
+        ("light_env", LOCKSTEP, "lockstep: light_env serves requests in the order of their "),
+        ("single_process", WORKERS, "learner.num_gradient_workers=1: they are nodes"),
+        ("single_process", ("--debug=actor/0",), "--debug=actor/0: single_process has no nodes; "),
+        ("heavy_env", ("--debug=all",), "--debug=all: with --lp_launch_type=local_mp use --debug="),
+    ],
+)
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_topology_of_a_resumed_run_is_checked_as_a_named_one_is(
+    status_of, tmp_path, monkeypatch, capsys, topology, words, message, stored
+):
+    monkeypatch.setattr(train, "_open_run", lambda *_: pytest.fail("it is opened"))
+    if stored:
+        config = {"topology": topology, "experiment": {}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        words = (*words, f"--run_dir={tmp_path}")
+    else:
+        words = (*words, f"--topology={topology}")
+    assert status_of("train", "--env=CartPole-v1", "--substrate=builtin", *words) == 2
+    assert capsys.readouterr().err.startswith(f"distrl: {message}")
 
 
 def test_a_fork_measures_unless_jax_has_started(resolve):
