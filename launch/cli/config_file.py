@@ -1,5 +1,6 @@
 """`--config_file`: flags and settings from a file, such as the `config.json` of a run."""
 
+import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,9 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from distrl.errors import ConfigError
+from distrl.experiment import Experiment
+from distrl.launch.cli.config_flags import PREFIX, describe
+from distrl.launch.cli.load_experiment import apply_settings
 from distrl.launch.cli.train_flags import SHORT, joined_flags, without_flags
 from distrl.launch.run_dir.config_diff import flat
 from distrl.runtime.working_folder import absolute
@@ -31,13 +35,16 @@ class ConfigFile(NamedTuple):
     settings: dict[str, Any]
     of_run: bool
 
-    def setting_words(self, values: flags.FlagValues, of_line: Sequence[str]) -> list[str]:
+    def setting_words(
+        self, experiment: Experiment, values: flags.FlagValues, of_line: Sequence[str]
+    ) -> list[str]:
         """Returns the settings as flags, which must be defined.
 
-        Of a run, most of which were never chosen, defaults are left out where nothing changes them,
-        and where the command line has other actors, which they follow then.
+        Of a run, most of which were never chosen, defaults are left out where nothing changes them.
+        Where the command line has other actors, so are sizes that followed the run's.
 
         Args:
+          experiment: whose settings the flags are.
           values: the flags that there are.
           of_line: flags of the command line.
 
@@ -47,6 +54,7 @@ class ConfigFile(NamedTuple):
         words = []
         given = joined_flags(of_line, values)
         has_actors = any(word.startswith("--config.actors.") for word in given)
+        follow = self._not_set(experiment, values) if self.of_run and has_actors else set()
         for name, value in self.settings.items():
             if name not in values:
                 if self.of_run:
@@ -56,9 +64,37 @@ class ConfigFile(NamedTuple):
                     "`distrl train --help` lists all"
                 )
             as_default = self.of_run and (has_actors or not _SIZED.match(name))
-            if not as_default or _plain(values[name].default) != value:
-                words.append(_word(name, value))
+            if name in follow or (as_default and _is_default(name, value, values)):
+                continue
+            words.append(_word(name, value))
         return words
+
+    def _not_set(self, experiment: Experiment, values: flags.FlagValues) -> set[str]:
+        """Returns the settings of learner and table that are the defaults for a run's actors.
+
+        Args: see `setting_words`.
+        """
+        known = {name: value for name, value in self.settings.items() if name in values}
+        given = {name: value for name, value in known.items() if not _SIZED.match(name)}
+        not_set = set[str]()
+        for part in ("learner", "replay"):  # whose defaults suit the learner, too
+            scratch = copy.deepcopy(values)
+            words = [
+                _word(name, value)
+                for name, value in given.items()
+                if not _is_default(name, value, values)
+            ]
+            scratch(["distrl train", *words])
+            defaults = describe(apply_settings(experiment, scratch), PREFIX)
+            for name, value in known.items():
+                match = _SIZED.match(name)
+                if match is None or match[2] != part:
+                    continue
+                if name in defaults and _plain(defaults[name].value) == value:
+                    not_set.add(name)
+                else:
+                    given[name] = value
+        return not_set
 
 
 def read(path: str, values: flags.FlagValues) -> ConfigFile:
@@ -123,6 +159,11 @@ def _word(name: str, value: Any) -> str:
     if isinstance(value, list):
         value = tuple(value)
     return f"--{name}={value if isinstance(value, str) else repr(value)}"
+
+
+def _is_default(name: str, value: Any, values: flags.FlagValues) -> bool:
+    """Returns whether a setting has the value that it has without its flag."""
+    return bool(_plain(values[name].default) == value)
 
 
 def _plain(value: Any) -> Any:

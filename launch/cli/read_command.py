@@ -63,7 +63,7 @@ def read_command(
         config_flags.define_flags(experiment, values=values)
         if stored is not None:
             words = train_flags.without_replaced(
-                stored.setting_words(values, of_line), of_line, values
+                stored.setting_words(experiment, values, of_line), of_line, values
             )
             arguments = [arguments[0], *words, *arguments[1:]]
         train_flags.check_forms(arguments[1:], values)

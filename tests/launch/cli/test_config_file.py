@@ -124,6 +124,26 @@ def test_sizes_in_a_file_are_those_of_flags(experiment_of, of_run):
         assert more.learner.batch_size == 3 * batch_size
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--agent=ppo",),
+        ("--agent=dqn", "--config.actors.num_envs=16"),
+        ("--agent=ppo", "--config.learner.batch_size=96"),
+        ("--agent=ppo", "--config.replay.max_size=300", "--config.learner.timeout=7"),
+        ("--agent=impala", "--config.agent.network.core=lstm"),
+    ],
+)
+def test_sizes_that_a_run_did_not_set_follow_other_actors(experiment_of, words):
+    """Also where these sizes are not the preset's, as the run had other actors, too."""
+    first, command = experiment_of(*words, "--config.actors.num_actors=4")
+    data = {"command": command, "topology": "single_process", **config_diff.describe(first)}
+    Path("config.json").write_text(json.dumps(data))
+    made, _ = experiment_of("--config_file=config.json", "--config.actors.num_actors=8")
+    wanted, _ = experiment_of(*words, "--config.actors.num_actors=8")
+    assert config_diff.describe(made) == config_diff.describe(wanted)
+
+
 SHORT, LONG = (3000, 3), (9000, 5)
 
 
