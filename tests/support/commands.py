@@ -93,6 +93,18 @@ def distrl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 SOCKET_OWNER = re.compile(r"/distrl\.\d+\.(\d+)\.\d+\.")  # the pid that made the folder
 
 
+def processes_with(mark: str) -> dict[int, str]:
+    """Name by pid, of processes that have this in their environment."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "comm").read_text().strip()
+        except OSError:  # it has ended, or is another user's
+            continue
+    return found
+
+
 class Command:
     """`distrl train ...`, or another module, in a session of its own, as from a terminal."""
 
@@ -166,14 +178,7 @@ class Command:
 
     def processes(self) -> dict[int, str]:
         """Name by pid, of those that carry this command's mark."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self._mark.encode() in (entry / "environ").read_bytes():
-                    found[int(entry.name)] = (entry / "comm").read_text().strip()
-            except OSError:  # it has ended, or is another user's
-                continue
-        return found
+        return processes_with(self._mark)
 
     def pid(self, node: str) -> int:
         """Of the node's process. The kernel keeps 15 characters: "distrl:infere/0"."""

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from distrl.checkpointing.store import Checkpoint, Checkpoints
 from distrl.errors import ConfigError
 from distrl.programs.nodes.learner import LearnerNode
 from distrl.programs.nodes.task_learner import LearnerSetup
-from tests.support.commands import EXPERIMENTS, ROOT, skip_without_reverb
+from tests.support.commands import EXPERIMENTS, ROOT, processes_with, skip_without_reverb
 from tests.support.selection import full, slow
 
 STOPPING = EXPERIMENTS / "stopping.py"
@@ -35,6 +36,7 @@ class Run:
         self.run_dir = folder / "run"
         self._flags = flags
         self._output = folder / "output"
+        self._mark = uuid.uuid4().hex
         self.process: subprocess.Popen | None = None
 
     def start(self, *flags: str) -> None:
@@ -45,7 +47,10 @@ class Run:
                 cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 # The longer a checkpoint takes, the more kills come in the middle of one.
-                env={**os.environ, "DISTRL_CHECKPOINT_REST": "0.02"},
+                env={
+                    **os.environ, "DISTRL_CHECKPOINT_REST": "0.02",
+                    "DISTRL_TEST": self._mark,
+                },
             )  # fmt: skip
 
     @property
@@ -61,10 +66,18 @@ class Run:
             time.sleep(0.02)
 
     def end(self, number: int) -> int:
-        """Sends a signal, to the launcher alone; gives the exit status."""
+        """Sends a signal, to the launcher alone; gives the exit status.
+
+        Nodes end a moment after a launcher that was killed, and may complete a checkpoint first.
+        """
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(60.0)
+        status = self.process.wait(60.0)
+        deadline = time.monotonic() + 60.0
+        while left := processes_with(self._mark):
+            assert time.monotonic() < deadline, f"still there: {left}"
+            time.sleep(0.02)
+        return status
 
     def resumed(self) -> dict:
         """What the program loaded, once all of it is loaded."""
