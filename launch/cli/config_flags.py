@@ -1,6 +1,7 @@
 """`--config.learner.batch_size=64`: every setting of an experiment as an absl flag."""
 
 import ast
+import contextlib
 import dataclasses
 import inspect
 import math
@@ -104,7 +105,7 @@ def setting(settings: type, name: str, text: str) -> Any:
       ConfigError: the text is no value of the field's type.
     """
     try:
-        return SettingParser(_kinds(typing.get_type_hints(settings)[name])).parse(text)
+        return SettingParser(_kinds(_hints(settings)[name])).parse(text)
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from None
 
@@ -130,7 +131,7 @@ class _Leaf(NamedTuple):
 
 def describe(settings: Any, prefix: str) -> dict[str, _Leaf]:
     """Returns what can be given on a command line, by the name of its flag."""
-    hints = typing.get_type_hints(type(settings))
+    hints = _hints(type(settings))
     docs = _attribute_docs(type(settings))
     leaves: dict[str, _Leaf] = {}
     for field in setting_fields(settings):
@@ -145,12 +146,29 @@ def describe(settings: Any, prefix: str) -> dict[str, _Leaf]:
                 if dataclasses.is_dataclass(part):
                     leaves.update(describe(part, f"{name}.{key}"))
         else:
-            every = _kinds(hints[field.name])
+            every = _kinds(hints.get(field.name, type(value)))
             kinds = tuple(kind for kind in every if kind is not Callable)
             is_function = callable(value) or (kinds != every and set(kinds) <= {type(None)})
             if not is_function and all(kind in (*SCALARS, tuple, type(None)) for kind in kinds):
                 leaves[name] = _Leaf(value, kinds, docs.get(field.name, _text(kinds)))
     return leaves
+
+
+def _hints(settings: type) -> dict[str, Any]:
+    """Returns the types of a dataclass's fields, without those whose names are not known here.
+
+    Annotations may be text (`from __future__ import annotations`) with names that only a type
+    checker imports, or of a script whose classes were sent here without its other names.
+    """
+    names = dict(vars(typing))
+    for cls in reversed(settings.__mro__):
+        names.update(vars(sys.modules.get(cls.__module__, typing)))
+    hints: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        alone = types.SimpleNamespace(__annotations__={field.name: field.type})
+        with contextlib.suppress(Exception):  # its text may be any expression
+            hints.update(typing.get_type_hints(alone, names))
+    return hints
 
 
 def _attribute_docs(settings: type) -> dict[str, str]:

@@ -100,8 +100,10 @@ def _with_callbacks(experiment: Experiment, callbacks: Sequence[Callback]) -> Ex
 
 def _reason(folder: Path, code: int, last_lines: Sequence[str]) -> str:
     """Returns why a run has failed, in a line."""
-    result = Run(folder).result if folder.is_dir() else {}
+    exists = folder.is_dir()  # it does not if training failed before it began
+    result = Run(folder).result if exists else {}
     if result.get("exit_code") != code:
         result = {}  # of an earlier program in the folder
     reason = result.get("reason") or (last_lines[-1] if last_lines else "")
-    return f"training ended with status {code}: {reason}; its output is in {folder}"
+    where = f"; its output is in {folder}" if exists else ""
+    return f"training ended with status {code}: {reason}{where}"

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import re
+import sys
+import types
 
 import pytest
 from absl import flags
@@ -179,6 +181,41 @@ def test_settings_as_a_file_has_them():
     assert written["inner"] == {"size": 3, "rate": 0.5, "widths": (64, 64)}
     assert written["limit"] is None
     assert written["function"] == "print"
+
+
+LATER = """
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Optional
+
+if TYPE_CHECKING:
+    from somewhere import Rate
+
+@dataclasses.dataclass(frozen=True)
+class Later:
+    size: int | None = None
+    limit: Optional[int] = 3
+    rate: Rate = 0.5
+    flag: "bool" = False
+"""
+
+
+@pytest.mark.parametrize("known", [True, False])  # as a class that was sent to another process
+def test_annotations_may_be_text_with_names_that_are_not_known(monkeypatch, known):
+    module = types.ModuleType("of_later_settings")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(LATER, vars(module))
+    settings = module.Later()
+    if not known:
+        monkeypatch.delitem(sys.modules, module.__name__)
+    kinds = {name: leaf.kinds for name, leaf in config_flags.describe(settings, "config").items()}
+    assert kinds == {
+        "config.size": (int, type(None)),
+        "config.limit": (int, type(None)),
+        "config.rate": (float,),  # that of its value
+        "config.flag": (bool,),
+    }
 
 
 LEANS = re.compile(r"(as in|see|the same|it|they|likewise|of|which|after which|above)\b|.* as in `")

@@ -451,6 +451,12 @@ def test_a_run_ends_and_saves_when_its_caller_is_killed(tmp_path):
     assert run.checkpoints
 
 
+def test_a_folder_is_named_only_if_it_is_there(tmp_path):
+    said = training._reason(tmp_path / "none", 1, ["NameError: no"])
+    assert said == "training ended with status 1: NameError: no"
+    assert training._reason(tmp_path, 1, ["x"]).endswith(f": x; its output is in {tmp_path}")
+
+
 def test_numbers_of_numpy_become_pythons():
     given = {
         "a": np.float64(1e-3),
