@@ -21,6 +21,7 @@ from distrl.multi_agent.learned_policy import check_agent, check_kinds, make_tup
 from distrl.replay.buffer import ReplayConfig
 from distrl.same_spaces import different_part
 from distrl.seeds import MAX_ACTORS, MAX_ENVS
+from distrl.transforms.base import check_transform_kinds
 
 _KINDS: dict[str, type] = {
     "replay": ReplayConfig,
@@ -46,6 +47,7 @@ def check_parts(experiment: Any) -> None:
         check_agent(experiment.agent)
     check_kinds(experiment, _KINDS)
     make_tuples(experiment, ("transforms", "callbacks"))
+    check_transform_kinds(experiment.transforms)
     for name in _MAPPINGS:
         value = getattr(experiment, name)
         if not isinstance(value, Mapping):

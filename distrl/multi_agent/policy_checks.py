@@ -18,6 +18,7 @@ from distrl.seeds import MAX_ENVS
 from distrl.sharing.config import Shared, check_shared
 from distrl.task import Task
 from distrl.transforms.agent import what_remembers
+from distrl.transforms.base import check_transform_kinds
 
 
 def check_agents(environment: Environment, num_evaluators: int, lockstep: bool) -> None:
@@ -89,6 +90,7 @@ def check_policies(
                 f"experiment: policy {name!r} must be a LearnedPolicy, an algorithm's settings "
                 f"or a fixed policy such as Rule(function); got {policy!r}"
             )
+        check_transform_kinds(policy.transforms)
         if policy.goal is not None and policy.goal.acting_budget != (None, None):
             raise ConfigError(
                 f"experiment: the goal of policy {name!r} has max_env_steps or max_episodes; "

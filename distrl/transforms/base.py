@@ -134,13 +134,9 @@ class Stepwise(Transform):
         return batch._replace(timestep=self.apply(statistics, batch.timestep))
 
 
-def check_order(transforms: Sequence[Transform]) -> None:
-    """Refuses transforms that would corrupt each other's data.
-
-    Raises:
-      ConfigError: two have the same name, or the order is wrong; with the reason and the fix.
-    """
-    for later, transform in enumerate(transforms):
+def check_transform_kinds(transforms: Sequence[Transform]) -> None:
+    """Raises ConfigError for what is no transform, and for a transform without settings or name."""
+    for transform in transforms:
         if not isinstance(transform, Transform):
             raise ConfigError(f"transforms: {transform!r} is not a distrl.transforms.Transform")
         kind = type(transform).__name__
@@ -151,6 +147,16 @@ def check_order(transforms: Sequence[Transform]) -> None:
             )
         if not isinstance(getattr(transform, "name", None), str):
             raise ConfigError(f"transforms: {kind} must have a `name`, a string")
+
+
+def check_order(transforms: Sequence[Transform]) -> None:
+    """Refuses transforms that would corrupt each other's data.
+
+    Raises:
+      ConfigError: two have the same name, or the order is wrong; with the reason and the fix.
+    """
+    check_transform_kinds(transforms)
+    for later, transform in enumerate(transforms):
         unknown = sorted(set(transform.changes) - {"observation", "reward"})
         if unknown:
             raise ConfigError(

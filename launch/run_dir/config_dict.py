@@ -21,8 +21,13 @@ def setting_fields(settings: Any) -> list[dataclasses.Field[Any]]:
 
 
 def is_settings_tuple(value: Any) -> bool:
-    """Returns True for a tuple of dataclasses, such as an experiment's transforms."""
-    return isinstance(value, tuple) and bool(value) and all(map(dataclasses.is_dataclass, value))
+    """Returns True for dataclasses with names in a tuple, such as an experiment's transforms."""
+    return (
+        isinstance(value, tuple)
+        and bool(value)
+        and all(map(dataclasses.is_dataclass, value))
+        and all(isinstance(getattr(part, "name", None), str) for part in value)
+    )
 
 
 def is_settings_mapping(value: Any) -> bool:

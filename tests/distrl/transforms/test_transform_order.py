@@ -15,7 +15,7 @@ from distrl.agents.impala import IMPALAConfig
 from distrl.agents.tunable import Tunable
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
-from distrl.experiment import Experiment
+from distrl.experiment import Experiment, LearnedPolicy, deferred_checks
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.testing import CheckingConfig, CountingEnvironment
@@ -318,7 +318,7 @@ NO_BACKEND = """
 from jax._src import xla_bridge
 from distrl.agents.impala import IMPALAConfig
 from distrl.envs import PythonEnvironment
-from distrl.experiment import Experiment
+from distrl.experiment import Experiment, LearnedPolicy, deferred_checks
 from distrl.testing import CountingEnvironment
 from distrl.transforms import *
 import dm_env, numpy as np
@@ -362,3 +362,12 @@ def test_another_discount_than_the_agents_is_refused():
     tunable = Tunable(DQNConfig(discount=0.9), {"discount": (0.8, 0.99)})
     with pytest.raises(ConfigError, match=r"potential_shaping with Tunable: agent\.discount would"):
         shaping.check(tunable, None, replay)
+
+
+@pytest.mark.parametrize("transform", [Plain(), Nameless()], ids=["plain", "nameless"])
+def test_a_transform_without_settings_or_name_is_refused_before_flags_are_made(transform):
+    with deferred_checks(), pytest.raises(ConfigError, match=r"transforms: \w+ must "):
+        experiment(transform)
+    policy = {"task": LearnedPolicy(CheckingConfig(), transforms=(transform,))}
+    with deferred_checks(), pytest.raises(ConfigError, match=r"transforms: \w+ must "):
+        Experiment(PythonEnvironment(CountingEnvironment), policies=policy)

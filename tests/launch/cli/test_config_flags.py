@@ -183,6 +183,17 @@ def test_settings_as_a_file_has_them():
     assert written["function"] == "print"
 
 
+@dataclasses.dataclass(frozen=True)
+class Layered:
+    layers: tuple[Inner, ...] = (Inner(), Inner(size=4))
+
+
+def test_dataclasses_without_names_have_no_flags_and_are_a_list_in_a_file(values):
+    assert config_flags.describe(Layered(), "config") == {}
+    assert config_flags.apply_flags(Layered(), values) == Layered()
+    assert [layer["size"] for layer in as_dict(Layered())["layers"]] == [3, 4]
+
+
 LATER = """
 from __future__ import annotations
 
