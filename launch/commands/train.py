@@ -19,7 +19,7 @@ from distrl.launch.cli.auto import resolve
 from distrl.launch.cli.load_experiment import load_experiment
 from distrl.launch.cli.read_command import check_for, read_command
 from distrl.launch.launch_types import LOCAL_MP, TERMINALS
-from distrl.launch.local.debugging import Debug
+from distrl.launch.local import debugging
 from distrl.launch.local.single_process import run_single_process
 from distrl.launch.paths import file_and_name
 from distrl.launch.run_dir.run_dir import RunFolder, open_run
@@ -55,6 +55,7 @@ def train(arguments: list[str], load: Callable[[], Any] | None = None) -> int:
     if train_flags.asks_for_help(arguments):
         return _print_help(arguments, values)
     experiment, topology, arguments = read_command(arguments, values, load)
+    debugging.check_terminal(values.debug, topology != "single_process")
     is_preset = load is None and values.experiment is None
     experiment, topology, chosen = resolve(experiment, topology, values, is_preset, _say)
     check_for(experiment, topology, values)  # a run that is resumed has its own topology
@@ -128,7 +129,7 @@ def _train_in_nodes(
     nodes_of = _substrate(experiment, values)
     make_program = _import_topology(topology, nodes_of)
     values(arguments)
-    debug = Debug.of_flag(values.debug, values.lp_launch_type)
+    debug = debugging.Debug.of_flag(values.debug, values.lp_launch_type)
     chosen = {**chosen, "substrate": nodes_of}
     folder = _open_run(experiment, topology, arguments, values, chosen, name)
     if folder.ended is not None:

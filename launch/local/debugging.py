@@ -17,6 +17,7 @@ from distrl.launch.launch_types import LOCAL_MP
 
 _SPEC = re.compile(r"([^:]+?)(?::(\d+))?")
 _terminal = threading.Lock()  # held by the thread whose debugger uses the terminal
+_has_terminal = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,24 +119,54 @@ def breakpoints_in_terminal() -> Iterator[None]:
         sys.breakpointhook = before
 
 
+def use_no_terminal() -> None:
+    """Says that this process and its nodes have no terminal, as those that `distrl.train` starts.
+
+    Their stdin has no lines of a user, where pdb would quit at once.
+    """
+    global _has_terminal
+    _has_terminal = False
+    skip_breakpoints("all")
+
+
+def check_terminal(flag: str | None, in_nodes: bool) -> None:
+    """Refuses pdb in a process without a terminal.
+
+    Args:
+      flag: the value of --debug.
+      in_nodes: whether the program has nodes, where an editor may debug one.
+
+    Raises:
+      ConfigError: pdb would have no terminal, or `flag` is malformed.
+    """
+    if _has_terminal or flag is None or (in_nodes and Debug.parse(flag).port is not None):
+        return
+    raise ConfigError(
+        f"--debug={flag}: there is no terminal for pdb here: run `distrl train "
+        "--experiment=FILE.py` with it"
+        + (", or take --debug=NODE:PORT for an editor" if in_nodes else "")
+    )
+
+
 def skip_breakpoints(node: str) -> None:
     """Has `breakpoint()` print a line, once for each place: a node has no terminal to stop in.
 
     A hook of the user's (PYTHONBREAKPOINT) stays.
 
     Args:
-      node: name of the node that this process runs.
+      node: name of the node that this process runs, or "all", as of --debug.
     """
     if "PYTHONBREAKPOINT" in os.environ:
         return
     told: set[str] = set()
+    start = "start" if _has_terminal else "run `distrl train --experiment=FILE.py`"
 
     def skip(*args: Any, **kwargs: Any) -> None:
         frame = sys._getframe(1)
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         if where not in told:
             told.add(where)
-            line = f"{where}: breakpoint() is skipped: to stop here, start with --debug={node}"
+            line = f"{where}: breakpoint() is skipped: to stop here, {start} with --debug={node}"
             print(line, file=sys.stderr, flush=True)
 
     sys.breakpointhook = skip

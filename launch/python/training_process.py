@@ -78,8 +78,10 @@ def main() -> None:
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(encoding="utf-8")  # which the caller reads, whatever PYTHONIOENCODING is
     from distrl.launch import posix
+    from distrl.launch.local import debugging
 
     posix.end_with_parent(parent, "distrl.train", signal.SIGTERM)
+    debugging.use_no_terminal()
     from distrl.launch.main import main as command_line
 
     def load() -> Any:

@@ -109,6 +109,22 @@ def test_a_node_without_a_terminal_skips_breakpoints(monkeypatch, capsys):
     assert sys.breakpointhook is hook
 
 
+def test_pdb_without_a_terminal_is_refused(monkeypatch, capsys):
+    debugging.check_terminal("all", in_nodes=False)
+    monkeypatch.setattr(sys, "breakpointhook", sys.breakpointhook)
+    monkeypatch.setattr(debugging, "_has_terminal", True)
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+    debugging.use_no_terminal()
+    breakpoint()
+    remedy = "run `distrl train --experiment=FILE.py` with --debug=all\n"
+    assert capsys.readouterr().err.endswith(f"breakpoint() is skipped: to stop here, {remedy}")
+    for flag, in_nodes in (("all", False), ("actor/0:5678", False), ("actor/0", True)):
+        with pytest.raises(ConfigError, match=f"--debug={flag}: there is no terminal for pdb here"):
+            debugging.check_terminal(flag, in_nodes)
+    debugging.check_terminal("actor/0:5678", in_nodes=True)
+    debugging.check_terminal(None, in_nodes=False)
+
+
 def test_a_debugger_that_was_quit_names_the_flag():
     fault = EnvironmentFault("own: failed")
     fault.original = bdb.BdbQuit()

@@ -244,6 +244,27 @@ def test_a_run_that_fails_says_why(tmp_path):
         distrl.train(broken, run_dir=tmp_path / "run", quiet=True)
 
 
+class Halts(CountingEnvironment):
+    """Has a breakpoint at every step but the first, which an experiment takes when it is made."""
+
+    def step(self, action):
+        if hasattr(self, "_halts"):
+            breakpoint()
+        self._halts = True
+        return super().step(action)
+
+
+@pytest.mark.timeout(120)
+def test_breakpoints_are_skipped_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+    made = dataclasses.replace(counting(2), environment=PythonEnvironment(Halts, "halts"))
+    with pytest.raises(ConfigError, match="--debug=all: there is no terminal for pdb here"):
+        distrl.train(made, run_dir=tmp_path / "run", flags=["--debug=all"], quiet=True)
+    assert not (tmp_path / "run").exists()
+    assert distrl.train(made, run_dir=tmp_path / "run").status == "finished"
+    assert capsys.readouterr().out.count("breakpoint() is skipped") == 1
+
+
 SCRIPT = """
 import distrl
 from distrl.envs import PythonEnvironment, suites
