@@ -38,6 +38,24 @@ AGENTS: dict[str, type[AlgorithmConfig]] = {
 }
 
 
+def check_agent(agent: str | None) -> None:
+    """Raises ConfigError for what is no key of AGENTS. Args: agent: None stands for the default."""
+    if agent is None:
+        return
+    if not isinstance(agent, str):
+        name = getattr(agent, "__name__", f"{type(agent).__name__}(...)")
+        raise ConfigError(
+            f"agent: expected a name, such as 'ppo', got {name}; with an algorithm's settings "
+            "write Experiment(environment, PPOConfig(...))"
+        )
+    if agent not in AGENTS:
+        near = difflib.get_close_matches(agent, AGENTS, n=1)
+        raise ConfigError(
+            f"agent: no {agent!r}"
+            + (f"; did you mean {near[0]}?" if near else f"; there is {', '.join(sorted(AGENTS))}")
+        )
+
+
 def experiment(env: str | Environment, agent: str | None = None, seed: int = 0) -> Experiment:
     """Returns the experiment that `distrl train --env=... --agent=...` trains.
 
@@ -54,14 +72,9 @@ def experiment(env: str | Environment, agent: str | None = None, seed: int = 0) 
 
     Raises:
       ConfigError: there is no such environment or agent; the message has near matches. Or `env`
-        is neither a name nor an environment.
+        is neither a name nor an environment, or `agent` is no name.
     """
-    if agent is not None and agent not in AGENTS:
-        near = difflib.get_close_matches(agent, AGENTS, n=1)
-        raise ConfigError(
-            f"agent: no {agent!r}"
-            + (f"; did you mean {near[0]}?" if near else f"; there is {', '.join(sorted(AGENTS))}")
-        )
+    check_agent(agent)
     environment = suites.make(env) if isinstance(env, str) else env
     check_environment("environment", environment)
     frames: tuple[FrameStack, ...] = ()

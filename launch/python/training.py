@@ -40,6 +40,7 @@ def train(
     pickling.check_not_loading()
     if isinstance(environment, Experiment) and agent is not None:
         raise ConfigError("distrl.train: an Experiment names its agent; leave `agent` out")
+    presets.check_agent(agent)
     if not isinstance(environment, (str, Experiment)):
         raise ConfigError(
             f"distrl.train: expected an environment's name or an Experiment, got "

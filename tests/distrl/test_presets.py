@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import distrl
 from distrl import envs, presets
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.ppo import PPOConfig
@@ -35,6 +36,13 @@ def test_an_atari_environment_keeps_its_own_options():
     made = presets.experiment(given, "dqn")
     assert made.environment is given
     assert not any(isinstance(transform, FrameStack) for transform in made.transforms)
+
+
+@pytest.mark.parametrize("agent", [PPOConfig(), PPOConfig])
+def test_settings_are_no_name_of_an_agent(agent):
+    for make in (presets.experiment, distrl.train):
+        with pytest.raises(ConfigError, match=r"agent: expected a name, .* got PPOConfig.*write E"):
+            make("CartPole-v1", agent)
 
 
 def test_what_is_no_environment_is_refused():
