@@ -32,10 +32,21 @@ def extras_struct(agent: Agent) -> Nest:
     Traces `actor_step` without running it.
 
     Raises:
-      SpecError: an extra has no leading batch axis, or the state after the step has another
-        structure, shape or dtype than the initial one.
+      SpecError: `actor_step` does not return what it must, its actions are not those of the spec,
+        an extra has no leading batch axis, or the state after the step has another structure, shape
+        or dtype than the initial one.
     """
-    output, state = jax.eval_shape(*first_step(agent, _BATCH))
+    result = jax.eval_shape(*first_step(agent, _BATCH))
+    parts = result if type(result) in (tuple, list) else (result,)
+    if len(parts) != 2 or not isinstance(parts[0], AgentOutput):
+        raise SpecError(
+            "agent's actor_step must return two things, AgentOutput(action, extras) and the next "
+            f"state, and returns {', '.join(type(part).__name__ for part in parts) or '()'}"
+        )
+    output, state = parts
+    specs.check(
+        output.action, agent.env_spec.action, (_BATCH,), "actions of the agent's actor_step"
+    )
     initial = jax.eval_shape(lambda: agent.initial_state(_BATCH))
     check_kept(initial, state, "state", "actor_step")
     return _one_stream(output.extras, "extras")

@@ -46,6 +46,39 @@ def test_a_state_of_another_form_after_a_step_is_refused(change, message):
     assert "\n" not in str(error.value)
 
 
+class Returning(CheckingAgent):
+    """A CheckingAgent whose `actor_step` returns what a function makes of its result."""
+
+    def __init__(self, change):
+        super().__init__(SPEC, recurrent=False)
+        self._change = change
+
+    def actor_step(self, rng, params, timestep, state, evaluation=False):
+        return self._change(*super().actor_step(rng, params, timestep, state, evaluation))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda output, state: output, "and returns AgentOutput$"),
+        (lambda output, state: output.action, "and returns ShapeDtypeStruct$"),
+        (lambda output, state: (output.action, state), "and returns ShapeDtypeStruct, tuple$"),
+        (lambda output, state: (*output, state), "and returns ShapeDtypeStruct, dict, tuple$"),
+        (
+            lambda output, state: (output._replace(action=output.action[0]), state),
+            r"^actions of the agent's actor_step: expected int32\[3\], got int32\[\]$",
+        ),
+        (
+            lambda output, state: (output._replace(action=output.action * 0.5), state),
+            r"expected int32\[3\], got float32\[3\]$",
+        ),
+    ],
+)
+def test_what_is_no_result_of_an_actors_step_is_refused(change, message):
+    with pytest.raises(SpecError, match=message):
+        extras_struct(Returning(change))
+
+
 def test_a_state_of_an_agent_that_declares_none_is_refused():
     with pytest.raises(SpecError, match=r"given no state, and returns float32\[3, 2\]"):
         extras_struct(Remembering(lambda state: state, initial=()))
