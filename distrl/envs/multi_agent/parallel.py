@@ -1,5 +1,6 @@
 """PettingZoo's parallel environments, whose agents act together, as steppers."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distrl.envs.adapters.gym_stepper import seeded_reset
@@ -7,6 +8,8 @@ from distrl.envs.adapters.stepper import Step
 from distrl.envs.multi_agent.joint import AgentStep, JointSpec, JointSteps, agent_conversions
 from distrl.errors import SpecError
 from distrl.types import Nest, StepType
+
+_PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
 class ParallelStepper:
@@ -23,11 +26,9 @@ class ParallelStepper:
 
     def reset(self) -> Step:
         """See `Stepper`."""
-        if self._seed is None:
-            observations, infos = self._env.reset()
-        else:
-            observations, infos = seeded_reset(self._env, self._seed)
+        answer = self._env.reset() if self._seed is None else seeded_reset(self._env, self._seed)
         self._seed = None
+        observations, infos = _dicts("reset", answer, ("observations", "infos"))
         self._acting = list(self._env.agents)
         if not self._acting:
             raise SpecError("reset: the environment has no agents after it")
@@ -37,7 +38,8 @@ class ParallelStepper:
     def step(self, action: Nest) -> Step:
         """See `Stepper`."""
         actions = {agent: self._agents[agent].write(action[agent]) for agent in self._acting}
-        observations, rewards, terminations, truncations, infos = self._env.step(actions)
+        parts = _dicts("step", self._env.step(actions), _PARTS)
+        observations, rewards, terminations, truncations, infos = parts
         agent_steps = []
         staying = set(self._env.agents)
         for agent in self._acting:
@@ -79,6 +81,21 @@ class ParallelStepper:
                 f"agent {agent!r} is not among possible_agents, {list(self._env.possible_agents)}"
             )
         return self._agents[agent].read(_of(agent, observations, "observation"))
+
+
+def _dicts(function: str, answer: Any, names: Sequence[str]) -> tuple[Any, ...]:
+    """Returns what a function of the environment has given: dicts by agent.
+
+    Raises:
+      SpecError: it has given something else.
+    """
+    parts = answer if isinstance(answer, (tuple, list)) else (answer,)
+    if len(parts) != len(names) or not all(isinstance(part, Mapping) for part in parts):
+        raise SpecError(
+            f"{function}: expected ({', '.join(names)}), dicts by agent, as PettingZoo's parallel "
+            f"environments give them, got {', '.join(type(part).__name__ for part in parts)}"
+        )
+    return parts
 
 
 def _of(agent: str, values: Any, name: str) -> Any:

@@ -16,6 +16,7 @@ from distrl.envs.multi_agent.control_flow import Act, ControlFlow, End
 from distrl.envs.multi_agent.copies import Copies
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment, steps_per_env_step
 from distrl.envs.multi_agent.joint import JointSpec
+from distrl.envs.multi_agent.parallel import ParallelStepper
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.pool_config import PoolConfig
 from distrl.envs.python import PythonEnvironment
@@ -151,6 +152,43 @@ def test_an_agent_without_a_right_end_is_named(builder, message):
     pool = make_agent_pool(environment, 1, 1, (0,), assignment)
     with pytest.raises(EnvironmentFault, match=f"agent {message}"):
         _run(pool, ["a"], 4)
+
+
+class Bare(Lifetimes):
+    """Its `reset` gives no infos."""
+
+    def reset(self, seed=None, options=None):
+        return super().reset(seed=seed, options=options)[0]
+
+
+class Old(Lifetimes):
+    """Gives four values, as an old gym's environments."""
+
+    def step(self, actions):
+        seen, rewards, terminations, _, infos = super().step(actions)
+        return seen, rewards, terminations, infos
+
+
+class Listing(Lifetimes):
+    def step(self, actions):
+        seen, rewards, *others = super().step(actions)
+        return seen, list(rewards.values()), *others
+
+
+@pytest.mark.parametrize(
+    ("builder", "message"),
+    [
+        (Bare, r"reset: expected \(observations, infos\), dicts by agent, .* got dict$"),
+        (Old, r"step: expected \(observations, rewards, .* got dict, dict, dict, dict$"),
+        (Listing, r"step: expected .* got dict, list, dict, dict, dict$"),
+    ],
+)
+def test_answers_of_another_form_are_named(builder, message):
+    stepper = ParallelStepper(builder(), 0)
+    with pytest.raises(SpecError, match=message):
+        first = stepper.reset()
+        assert first.step_type == StepType.FIRST
+        stepper.step(dict.fromkeys(LIFETIMES, np.zeros((), np.float32)))
 
 
 class Numbered(Lifetimes):
