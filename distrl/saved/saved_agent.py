@@ -22,6 +22,7 @@ import cloudpickle
 
 from distrl.errors import ConfigError, UntrustedError
 from distrl.runtime.files import read_dict
+from distrl.saved.by_value import dumps
 from distrl.saved.bytecode import has_bytecode, other_python
 from distrl.saved.plain_pickle import load_plain
 from distrl.saved.plain_settings import ForeignError, decode, encode
@@ -143,7 +144,7 @@ def _settings(task: Task) -> dict[str, Any]:
 def pickled(settings: Any) -> bytes:
     """Returns a pickle that has the classes and functions of the user's own files by value."""
     with users_modules_by_value(lambda module: True):
-        return cloudpickle.dumps(settings)
+        return dumps(settings)
 
 
 @contextlib.contextmanager

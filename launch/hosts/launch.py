@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.hosts.code_identity import identity
@@ -27,6 +25,7 @@ from distrl.programs.groups import group_of
 from distrl.programs.placement import Host, Placement
 from distrl.programs.substrate import AnyProgram, of_program
 from distrl.runtime.heartbeat import HeartbeatTable
+from distrl.saved.by_value import dumps
 
 JOIN_S = 120.0  # for all hosts to join
 BUILD_S = 600.0  # more for their daemons to import and build the program, while they show life
@@ -170,7 +169,7 @@ def _payload(
     """Returns what a host's daemon builds its part of the program from, as text."""
     has_gpus = host is placement.hosts[0]  # only the learner's host needs them
     topology = "light_env" if "inferencer" in program.groups else "heavy_env"
-    payload = cloudpickle.dumps((program, experiment, topology, has_gpus, str(run_dir)))
+    payload = dumps((program, experiment, topology, has_gpus, str(run_dir)))
     return base64.b64encode(payload).decode()
 
 

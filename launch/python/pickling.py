@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from distrl.errors import ConfigError
+from distrl.saved.by_value import Pickler
 
 _loading: list[bool] = []  # not empty while `loads` is at work
 
@@ -87,7 +88,7 @@ def _reduced(code: types.CodeType) -> tuple[Any, ...]:
     return _code, (code.co_filename, make, arguments)
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(Pickler):
     dispatch_table: ClassVar[Any] = collections.ChainMap(
         {types.CodeType: _reduced}, cloudpickle.Pickler.dispatch_table
     )
