@@ -6,9 +6,11 @@ which has code that distrl does not know, is a pickle.
 
 import contextlib
 import functools
+import importlib.metadata
 import json
 import os
 import pickle
+import re
 import site
 import sys
 import sysconfig
@@ -170,12 +172,32 @@ def users_modules_by_value(choose: Callable[[ModuleType], bool]) -> Iterator[Non
 
 
 def is_users(module: ModuleType) -> bool:
-    """Returns whether a module is the user's own: not installed, and not of this package."""
+    """Returns whether a module is the user's own: not installed, and not of distrl."""
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "__main__")
     if not file or name == "__main__" or name.partition(".")[0] == "distrl":
         return False
-    return name in sys.modules and not str(file).startswith(_libraries())
+    if name not in sys.modules or str(file).startswith(_libraries()):
+        return False
+    folders = Path(file).parents  # the one of the top-level package is in the path
+    depth = name.count(".") + (Path(file).stem == "__init__")
+    return depth >= len(folders) or name.partition(".")[0] not in _installed(str(folders[depth]))
+
+
+@functools.cache
+def _installed(folder: str) -> frozenset[str]:
+    """Returns the top-level packages that an installer has put into a folder.
+
+    Some folders of PYTHONPATH are such: those of `pip install --target`, of Spack or of modules of
+    a cluster. Projects that are installed as editable have no RECORD beside their code.
+    """
+    records = (
+        distribution.read_text("RECORD") or ""
+        for distribution in importlib.metadata.distributions(path=[folder])
+    )
+    return frozenset(
+        re.split(r"[/.,]", line, maxsplit=1)[0] for text in records for line in text.splitlines()
+    )
 
 
 @functools.cache

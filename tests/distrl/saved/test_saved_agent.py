@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import importlib
 import json
 import os
 import pickle
@@ -290,3 +291,35 @@ def test_modules_that_are_taken_by_value_already_stay_so():
         cloudpickle.unregister_pickle_by_value(module)
     saved_agent.pickled({})
     assert __name__ not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_what_an_installer_has_put_into_a_folder_of_the_path_is_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    records = {
+        "target_pkg-1.0.dist-info": "target_pkg/__init__.py,,\ntarget_pkg/sub/leaf.py,,\n",
+        "other-2.dist-info": "target_alone.py,sha256=x,9\n../../bin/other,,\n",
+        "target_editable.egg-info": None,  # as beside the code of an editable project
+    }
+    for name, record in records.items():
+        (tmp_path / name).mkdir()
+        if record is not None:
+            (tmp_path / name / "RECORD").write_text(record)
+    (tmp_path / "target_editable.egg-info" / "top_level.txt").write_text("target_editable\n")
+    for file in ("target_pkg", "target_pkg/sub", "target_editable"):
+        (tmp_path / file).mkdir()
+        (tmp_path / file / "__init__.py").touch()
+    for file in ("target_pkg/sub/leaf.py", "target_alone.py", "target_users.py"):
+        (tmp_path / file).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    names = (
+        "target_pkg", "target_pkg.sub", "target_pkg.sub.leaf", "target_alone", "target_users",
+        "target_editable",
+    )  # fmt: skip
+    try:
+        modules = [importlib.import_module(name) for name in names]
+        users = {module.__name__ for module in modules if saved_agent.is_users(module)}
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+    assert users == {"target_users", "target_editable"}
