@@ -186,6 +186,8 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
     if typing.get_origin(hint) is tuple:
         plain = all(arg in (*SCALARS, Any, ...) for arg in typing.get_args(hint))
         return (tuple if plain else object,)
+    if typing.get_origin(hint) is typing.Literal:
+        return tuple(dict.fromkeys(map(type, typing.get_args(hint))))
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return tuple(kind for arg in typing.get_args(hint) for kind in _kinds(arg))
     return (typing.get_origin(hint) or hint,)

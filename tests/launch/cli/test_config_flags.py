@@ -5,6 +5,7 @@ import math
 import re
 import sys
 import types
+from typing import Literal
 
 import pytest
 from absl import flags
@@ -192,6 +193,18 @@ def test_dataclasses_without_names_have_no_flags_and_are_a_list_in_a_file(values
     assert config_flags.describe(Layered(), "config") == {}
     assert config_flags.apply_flags(Layered(), values) == Layered()
     assert [layer["size"] for layer in as_dict(Layered())["layers"]] == [3, 4]
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    kind: Literal["sum", "mean"] = "sum"
+    level: Literal[1, 2, "auto"] | None = None
+    sizes: list[int] = dataclasses.field(default_factory=list)
+
+
+def test_a_literal_has_the_types_of_its_values_and_a_list_no_flag():
+    kinds = {n: leaf.kinds for n, leaf in config_flags.describe(Chosen(), "config").items()}
+    assert kinds == {"config.kind": (str,), "config.level": (int, str, type(None))}
 
 
 LATER = """
