@@ -36,8 +36,8 @@ def extras_struct(agent: Agent) -> Nest:
         an extra has no leading batch axis, or the state after the step has another structure, shape
         or dtype than the initial one.
     """
-    result = jax.eval_shape(*first_step(agent, _BATCH))
-    parts = result if type(result) in (tuple, list) else (result,)
+    result: Any = jax.eval_shape(*first_step(agent, _BATCH))
+    parts: tuple[Any, ...] = result if type(result) in (tuple, list) else (result,)
     if len(parts) != 2 or not isinstance(parts[0], AgentOutput):
         raise SpecError(
             "agent's actor_step must return two things, AgentOutput(action, extras) and the next "

@@ -59,7 +59,7 @@ def _registered_fields(cls: type) -> tuple[list[str], list[str]] | None:
         for name, mark in marks.items():
             object.__setattr__(instance, name, mark)
         leaves, structure = jax.tree_util.tree_flatten_with_path(instance)
-        _, aux = structure.node_data()
+        _, aux = structure.node_data() or (None, ())
         data, meta = [names[id(leaf)] for _, leaf in leaves], [names[id(mark)] for mark in aux]
     except Exception:  # it is no pytree, or one with functions of its own
         return None

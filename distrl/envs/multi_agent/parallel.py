@@ -89,7 +89,7 @@ def _dicts(function: str, answer: Any, names: Sequence[str]) -> tuple[Any, ...]:
     Raises:
       SpecError: it has given something else.
     """
-    parts = answer if isinstance(answer, (tuple, list)) else (answer,)
+    parts = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
     if len(parts) != len(names) or not all(isinstance(part, Mapping) for part in parts):
         raise SpecError(
             f"{function}: expected ({', '.join(names)}), dicts by agent, as PettingZoo's parallel "
