@@ -7,12 +7,15 @@ import numpy.typing as npt
 
 from distrl.episodes import EpisodeStatistics
 from distrl.inferencer import InferenceSource
+from distrl.param_versions import stored_version
 from distrl.replay.buffer import ReplayWriter
 from distrl.rounds.clients import RoundWriter
 from distrl.specs import EnvironmentSpec
 from distrl.types import Inference, TimeStep
 
-_LIFE_BITS = 16  # of a stream's life, to count the inferencer's restarts; above: the actor's life
+# A stream's life is int32: its lower bits count the inferencer's restarts, the upper ones are the
+# lowest of the actor's life. Lives are only compared for equality, so that they may wrap around.
+_LIFE_BITS = 16
 
 
 class PolicyStreams:
@@ -40,7 +43,7 @@ class PolicyStreams:
         self._inferencer = inferencer
         self._replay = replay
         self._rounds = replay if isinstance(replay, RoundWriter) else None
-        self._life = life << _LIFE_BITS
+        self._life = stored_version(life << _LIFE_BITS)
         self._source_life: int | None = None
         self.statistics = EpisodeStatistics(num_streams, spec)
 
@@ -71,7 +74,7 @@ class PolicyStreams:
                 # The inferencer restarted and lost the streams' recurrent state: they begin a new
                 # life at this step, and with it new unrolls.
                 self._source_life = inference.source_life
-                self._life += 1
+                self._life = stored_version(self._life + 1)
                 return self._infer(streams, timestep)
             self._source_life = inference.source_life
         return inference

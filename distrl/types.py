@@ -1,7 +1,7 @@
 """Data that flows between the parts.
 
 Axes: `T` is time (first), `B` a batch of streams. A stream is one sequence of experience: one
-environment slot, with an id that is unique in the program. A stream's life increases when its actor
+environment slot, with an id that is unique in the program. A stream's life changes when its actor
 restarts. A nest is any JAX pytree of arrays.
 """
 

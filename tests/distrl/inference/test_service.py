@@ -34,6 +34,16 @@ def test_answers_are_those_of_an_inferencer_in_the_same_process(transport):
             assert (got.state is None) == (not with_state)
 
 
+def test_requests_have_any_life_of_a_stream(transport):
+    agent, inferencer = make(served=True)
+    with service(transport, inferencer, agent, 1, 4) as (_, clients):
+        streams, step = np.arange(4, dtype=np.int32), timestep(4)
+        for life in (0, -(2**31), 2**31 - 1):
+            for calls in range(2):
+                answer = clients[0].inference(streams, step, life)
+                assert (answer.extras["seen"] == calls).all()
+
+
 def test_every_caller_gets_its_own_rows(transport):
     """Many threads; the state of each one's streams counts its calls."""
     agent, inferencer = make(served=True, max_streams=64, batch_sizes=(4, 8, 16, 32))
