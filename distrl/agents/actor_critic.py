@@ -76,7 +76,7 @@ class ActorCritic(Agent):
         self.config = config
         self.env_spec = env_spec
         self.network = networks.make_network(config.network, env_spec)
-        self._learning_rate = _learning_rate(config)
+        self._learning_rate = annealed(config.learning_rate, config.anneal_updates)
         self._components = components_for(self, config.learning_rate, config.anneal_updates)
         self._optimizer = make_optimizer(
             self._learning_rate,
@@ -240,8 +240,3 @@ class PolicyGradient(ActorCritic):
         means = {name: mean(x) for name, x in logs.items()}
         # Estimated from the actions taken; 0 without lag.
         return loss, {**shared, **means, "kl_behaviour": -mean(log_rho)}
-
-
-def _learning_rate(config: Any) -> optax.Schedule:
-    rate = annealed(config.learning_rate, config.anneal_updates)
-    return rate if callable(rate) else optax.constant_schedule(rate)

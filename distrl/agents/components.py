@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from distrl.agents.agent import Agent, Logs
 from distrl.agents.optimizers import OPTIMIZERS, annealed
@@ -115,8 +116,8 @@ class Components(NamedTuple):
         """Returns the name of a component's optimiser."""
         return self._config(name).optimizer or default
 
-    def rate(self, name: str) -> Any:
-        """Returns a component's learning rate: a number, or a schedule over updates."""
+    def rate(self, name: str) -> optax.Schedule:
+        """Returns a component's learning rate over updates."""
         config = self._config(name)
         rate = self.learning_rate if config.learning_rate is None else config.learning_rate
         updates = self.anneal_updates if config.anneal_updates is None else config.anneal_updates
@@ -136,8 +137,7 @@ class Components(NamedTuple):
         """Returns the learning rates of the components that have settings, after some updates."""
         logs = {}
         for name in self.configs:
-            rate = 0.0 if self.is_frozen(name) else self.rate(name)
-            rate = rate(updates) if callable(rate) else rate
+            rate = 0.0 if self.is_frozen(name) else self.rate(name)(updates)
             logs[f"learning_rate_{name}"] = jnp.asarray(rate, jnp.float32)
         return logs
 

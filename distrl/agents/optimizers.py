@@ -10,7 +10,7 @@ import optax
 from distrl.types import Nest, Params
 
 OPTIMIZERS = ("adam", "rmsprop", "sgd")
-Rates = Mapping[str, optax.ScalarOrSchedule]
+Rates = Mapping[str, optax.Schedule]
 
 
 class ByComponent(Protocol):
@@ -30,12 +30,14 @@ class ByComponent(Protocol):
     def optimizer(self, name: str, default: str) -> str:
         """Returns the name of a component's optimiser."""
 
-    def rate(self, name: str) -> Any:
+    def rate(self, name: str) -> optax.Schedule:
         """Returns a component's learning rate."""
 
 
-def annealed(learning_rate: float, updates: float | None, delay: int = 1) -> optax.ScalarOrSchedule:
+def annealed(learning_rate: float, updates: float | None, delay: int = 1) -> optax.Schedule:
     """Returns a learning rate that falls linearly to 0 within so many updates.
+
+    A constant one is a schedule, too, so that an optimiser's state has the same form with both.
 
     Args:
       learning_rate: at the first of them.
@@ -43,7 +45,7 @@ def annealed(learning_rate: float, updates: float | None, delay: int = 1) -> opt
       delay: updates of the learner for each that the optimiser makes and counts.
     """
     if not updates:
-        return learning_rate
+        return optax.constant_schedule(learning_rate)
     # As a float: there may be more of them than an optimiser counts, which stops at 2**31 - 1.
     whole = float(max(1, updates // delay))
     return lambda count: learning_rate * jnp.maximum(1 - count / whole, 0.0)
@@ -74,20 +76,20 @@ def make_optimizer(
     """Returns an optimiser, behind a clip of the gradients' global norm.
 
     Args:
-      learning_rate: a number, or a schedule over updates.
+      learning_rate: a schedule over updates, which the state counts; or a number, without counts.
       max_gradient_norm: gradients are scaled down to this norm; None: never.
       name: one of OPTIMIZERS. RMSProp has its epsilon under the root; it and Adam correct their
         bias towards 0 at the start. RMSProp's `update` takes the number of updates made before as
         `count`, which the others ignore.
       components: a `ByComponent`; None: all parameters alike. The gradients of those that are
-        frozen must be 0. The state has the same structure as without, unless a component has
-        another optimiser, or is the only one with a schedule.
+        frozen must be 0. The state has the same structure as without and with a schedule, unless a
+        component has another optimiser.
       epsilon: Adam's and RMSProp's.
     """
     if components is None or not components.configs:
         scale = optax.scale_by_learning_rate(learning_rate)
         return _behind_clip(max_gradient_norm, _direction(name, epsilon), scale)
-    return _by_component(learning_rate, max_gradient_norm, name, components, epsilon)
+    return _by_component(max_gradient_norm, name, components, epsilon)
 
 
 def _behind_clip(
@@ -116,7 +118,6 @@ def _direction(name: str, epsilon: float, counts: bool = False) -> optax.Gradien
 
 
 def _by_component(
-    learning_rate: optax.ScalarOrSchedule,
     max_gradient_norm: float | None,
     name: str,
     components: ByComponent,
@@ -133,9 +134,7 @@ def _by_component(
             each = {kind: _direction(kind, epsilon, counts=True) for kind in kinds}
             direction = optax.partition(each, optimizers)
         rates = {label: components.rate(label) for label in set(jax.tree.leaves(labels))}
-        scheduled = callable(learning_rate) or any(map(callable, rates.values()))
-        scale = _scale_by_rates(labels, rates, scheduled)
-        return _behind_clip(max_gradient_norm, direction, scale)
+        return _behind_clip(max_gradient_norm, direction, _scale_by_rates(labels, rates))
 
     def init(params: Params) -> Any:
         return chain(components.labels(params)).init(params)
@@ -155,32 +154,28 @@ def _by_component(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _scale_by_rates(labels: Nest, rates: Rates, scheduled: bool) -> optax.GradientTransformation:
+def _scale_by_rates(labels: Nest, rates: Rates) -> optax.GradientTransformation:
     """Returns `optax.scale_by_learning_rate` with a learning rate for each leaf.
 
     Args:
       labels: each leaf's component.
       rates: the components' learning rates.
-      scheduled: the state counts updates.
     """
 
-    def init(params: Params) -> Any:
+    def init(params: Params) -> optax.ScaleByScheduleState:
         del params
-        if scheduled:
-            return optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32))
-        return optax.EmptyState()
+        return optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32))
 
-    def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
+    def update(
+        grads: Params, state: Any, params: Params | None = None
+    ) -> tuple[Params, optax.ScaleByScheduleState]:
         del params
 
         def scaled(g: jax.Array, label: str) -> jax.Array:
-            rate: Any = rates[label]
-            return jnp.array(-(rate(state.count) if callable(rate) else rate), g.dtype) * g
+            return jnp.array(-rates[label](state.count), g.dtype) * g
 
         updates = jax.tree.map(scaled, grads, labels)
-        if scheduled:
-            state = optax.ScaleByScheduleState(count=optax.safe_increment(state.count))
-        return updates, state
+        return updates, optax.ScaleByScheduleState(count=optax.safe_increment(state.count))
 
     return optax.GradientTransformation(init, update)
 

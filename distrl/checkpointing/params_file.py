@@ -13,6 +13,9 @@ from distrl.runtime.files import replacing, sync
 from distrl.types import Array, Nest, Params
 
 _VERSION = "version"
+# Names in the state of `make_optimizer`: a chain of an optimiser and its learning rate.
+_COUNT = ".count"
+_OPTIMIZER, _RATE = "[0]", f"[1]{_COUNT}"
 
 
 def save_params(path: Path, version: int, params: Params) -> None:
@@ -66,6 +69,9 @@ def load_params(path: Path, like: Nest) -> tuple[int, Params]:
 def load_nest(path: Path, like: Nest, what: str) -> Nest:
     """Loads what `save_nest` wrote, as NumPy arrays.
 
+    Optimisers of a constant learning rate once did not count updates for it: those are the updates
+    of the optimiser before it in their chain.
+
     Args:
       path: the file.
       like: nest of arrays or of `jax.ShapeDtypeStruct` with the same structure.
@@ -74,7 +80,20 @@ def load_nest(path: Path, like: Nest, what: str) -> Nest:
     Raises:
       SpecError: see `load_params`.
     """
-    return _nest(path, _load(path), like, what)
+    return _nest(path, _with_counts(_load(path), like), like, what)
+
+
+def _with_counts(arrays: dict[str, Array], like: Nest) -> dict[str, Array]:
+    """Returns arrays with the counts that learning rates lack; see `load_nest`."""
+    counts = {}
+    for path, _ in jax.tree_util.tree_flatten_with_path(like)[0]:
+        name = jax.tree_util.keystr(path)
+        if name.endswith(_RATE) and name not in arrays:
+            optimizer = name.removesuffix(_RATE) + _OPTIMIZER
+            of_optimizer = [n for n in arrays if n.startswith(optimizer) and n.endswith(_COUNT)]
+            if of_optimizer:
+                counts[name] = arrays[of_optimizer[0]]
+    return {**arrays, **counts}
 
 
 def _load(path: Path) -> dict[str, Array]:

@@ -10,12 +10,17 @@ import pytest
 from distrl import presets
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import annealed as annealed_rate
+from distrl.agents.structs import params_struct
 from distrl.agents.tunable import Tunable
 from distrl.annealing import annealed_over_budget
+from distrl.checkpointing.params_file import save_nest, save_params
+from distrl.checkpointing.resume_point import check_agent
+from distrl.checkpointing.store import LEARNER, PARAMS
 from distrl.errors import ConfigError
 from distrl.goal import Goal
 from distrl.programs.single_process_parts import SingleProcess
 from distrl.random_keys import root
+from distrl.specs import zeros
 
 CONTINUOUS = ("ddpg", "sac", "td3")
 
@@ -83,6 +88,22 @@ def test_a_task_makes_the_agent_of_its_budget():
     agent = dataclasses.replace(made.agent, anneal_over_budget=True)
     made = dataclasses.replace(made, agent=agent, goal=Goal(max_env_steps=128 * 16 + 160))
     assert made.make_agent().agent.config.anneal_updates == 160 * 8 // (16 * 8)
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac", "td3"])
+def test_a_run_resumes_when_its_budget_is_set_or_removed(tmp_path, name):
+    made = presets.experiment("Pendulum-v1" if name in CONTINUOUS else "CartPole-v1", name)
+    config = dataclasses.replace(made.agent, anneal_over_budget=True)
+    agents = []
+    for steps in (None, 100_000):
+        goal = Goal(mean_return=None, max_env_steps=steps)
+        agents.append(dataclasses.replace(made, agent=config, goal=goal).make_agent())
+    for before, after in (agents, agents[::-1]):
+        params = params_struct(before)
+        state = jax.eval_shape(before.initial_learner_state, params)
+        save_params(tmp_path / PARAMS, 1, zeros(params))
+        save_nest(tmp_path / LEARNER, zeros(state))
+        check_agent(after, tmp_path)
 
 
 @pytest.mark.parametrize("name", sorted(presets.AGENTS))

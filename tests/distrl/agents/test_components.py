@@ -172,15 +172,18 @@ def test_rates_and_freezing_leave_the_learner_states_form(name):
     config, spec, names = AGENTS[name]
     first, second, *_ = sorted(names)
     states = []
-    for components in (
-        None,
-        {},
-        {first: ComponentConfig(learning_rate=0.1), second: FROZEN},
-    ):
-        agent = dataclasses.replace(config, components=components).make(spec)
-        params = jax.eval_shape(agent.initial_params, KEY)
-        states.append(jax.eval_shape(agent.initial_learner_state, params))
-    assert states[0] == states[1] == states[2]
+    for updates in (None, 9):
+        for components in (
+            None,
+            {},
+            {first: ComponentConfig(learning_rate=0.1), second: FROZEN},
+            {first: ComponentConfig(anneal_updates=5)},
+        ):
+            changes = {"components": components, "anneal_updates": updates}
+            agent = dataclasses.replace(config, **changes).make(spec)
+            params = jax.eval_shape(agent.initial_params, KEY)
+            states.append(jax.eval_shape(agent.initial_learner_state, params))
+    assert all(state == states[0] for state in states)
     old = {"impala": None, "ppo": optax.adam(1.0, eps=1e-5), "sac": optax.adam(1.0)}.get(name)
     if old is not None:  # as checkpoints have it
 

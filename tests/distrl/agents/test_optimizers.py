@@ -1,4 +1,4 @@
-"""RMSProp: the size of its updates, and the state that checkpoints hold."""
+"""Optimisers: the size of RMSProp's updates, and the states that checkpoints hold."""
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl.agents.a2c import A2CConfig
+from distrl.agents.components import ComponentConfig, Components
 from distrl.agents.impala import IMPALAConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.optimizers import annealed, make_optimizer
@@ -82,8 +83,8 @@ def test_updates_equal_optaxs_with_its_own_count(epsilon):
 
 
 @pytest.mark.parametrize("norm", [None, 1.0])
-@pytest.mark.parametrize("rate", [RATE, optax.constant_schedule(RATE)])
-def test_a_state_saved_by_uncorrected_rmsprop_loads(tmp_path, norm, rate):
+def test_a_state_saved_by_uncorrected_rmsprop_loads(tmp_path, norm):
+    rate = annealed(RATE, None)
     before = optax.rmsprop(rate, decay=0.99, eps=1e-5)
     if norm is not None:
         before = optax.chain(optax.clip_by_global_norm(40.0), before)
@@ -97,6 +98,28 @@ def test_a_state_saved_by_uncorrected_rmsprop_loads(tmp_path, norm, rate):
     updates, _ = optimizer.update({"w": jnp.full(3, 0.5)}, loaded, PARAMS, count=1)
     average = (0.99 * 0.01 + 0.01 * 0.25) / (1 - 0.99**2)
     np.testing.assert_allclose(updates["w"], -RATE * 0.5 / (average + 1e-5) ** 0.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm", [None, 1.0])
+@pytest.mark.parametrize("updates", [None, 10])
+@pytest.mark.parametrize("sgd", [False, True])
+def test_a_state_saved_by_adam_of_a_constant_rate_loads(tmp_path, norm, updates, sgd):
+    """It lacked the count of the rate's updates, which is Adam's."""
+    labels = {"w": "first", "b": "second"}
+    first = {"first": ComponentConfig(optimizer="sgd")} if sgd else {}
+    components = Components(lambda params: labels, RATE, updates, first)
+    optimizer = make_optimizer(annealed(RATE, updates), norm, components=components)
+    params = {"w": jnp.zeros(3), "b": jnp.ones(2)}
+    now = optimizer.init(params)
+    for _ in range(3):
+        _, now = optimizer.update(params, now, params)
+    *clip, (direction, _) = [now] if norm is None else now
+    before = (*clip, (direction, optax.EmptyState())) if clip else (direction, optax.EmptyState())
+    assert len(jax.tree.leaves(before)) == len(jax.tree.leaves(now)) - 1
+    save_nest(tmp_path / "learner.npz", {"opt_state": before})
+    like = {"opt_state": jax.eval_shape(optimizer.init, params)}
+    loaded = load_nest(tmp_path / "learner.npz", like, "learner state")
+    jax.tree.map(np.testing.assert_array_equal, loaded, {"opt_state": now})
 
 
 def test_the_average_is_right_when_the_count_of_updates_has_reached_its_end():
