@@ -6,6 +6,7 @@ from typing import Protocol
 
 from distrl import specs
 from distrl.agents.agent import Agent
+from distrl.agents.networks import check_late_rewards
 from distrl.agents.settings import algorithm
 from distrl.agents.structs import extras_struct, state_struct
 from distrl.annealing import annealed_agent
@@ -133,6 +134,7 @@ class Task:
             )
         self._check_whole_episodes()
         self._check_data_schedule()
+        check_late_rewards(algorithm(self.agent), self.env_spec)
         check_replay = getattr(self.agent, "check_replay", None)
         if check_replay is not None:
             check_replay(self.replay, self.learner.batch_size)

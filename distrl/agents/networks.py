@@ -132,6 +132,26 @@ def check_network(settings: Any) -> None:
         )
 
 
+def check_late_rewards(settings: Any, env_spec: EnvironmentSpec) -> None:
+    """Refuses a core that gets the previous reward where rewards are late.
+
+    It would act on what became known in a step, and learn from the previous action's final reward.
+
+    Args:
+      settings: an algorithm's.
+      env_spec: of what its agent sees.
+    """
+    network = getattr(settings, "network", None)
+    if not env_spec.reward_delay or not isinstance(network, NetworkConfig):
+        return
+    if network.core != "none" and network.core_inputs_prev_action_reward:
+        raise ConfigError(
+            "agent.network.core_inputs_prev_action_reward=True: rewards are known up to "
+            f"{env_spec.reward_delay} steps late, so that the core would learn from rewards that "
+            "it does not get when it acts; set it to False"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class ActorCriticNetwork:
     """A `Network` with the policy's parameters [..., *] and a value [...] as outputs; no noise.

@@ -1,10 +1,13 @@
 """Parts of another kind are named when an experiment is made."""
 
+import dataclasses
+
 import pytest
 
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
+from distrl.agents.r2d2 import R2D2Config
 from distrl.agents.sac import SACConfig
 from distrl.callbacks import Callback
 from distrl.config import ActorsConfig, EvaluatorConfig
@@ -12,7 +15,7 @@ from distrl.envs import NativeEnvironment, PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy
 from distrl.replay.config import ReplayConfig
-from distrl.testing import CheckingConfig, CountingEnvironment
+from distrl.testing import CheckingConfig, CountingEnvironment, LateCountingEnvironment
 from distrl.transforms import RewardClip
 
 ENVIRONMENT = PythonEnvironment(CountingEnvironment)
@@ -109,3 +112,15 @@ def test_an_evaluator_does_not_end_episodes_whose_rewards_are_late():
     late.spec()
     with pytest.raises(ConfigError, match=r"evaluator\.max_episode_steps=10: .* 3 steps late"):
         Experiment(ENVIRONMENT, DQNConfig(), evaluation_environment=late, evaluator=evaluator)
+
+
+@pytest.mark.parametrize("algorithm", [DQNConfig, R2D2Config])
+def test_memory_gets_no_previous_reward_where_rewards_are_late(algorithm):
+    late = PythonEnvironment(LateCountingEnvironment)
+    lstm = NetworkConfig(core="lstm")
+    with pytest.raises(ConfigError, match=r"core_inputs_prev_action_reward=True: .* 2 steps late"):
+        Experiment(late, algorithm(network=lstm))
+    Experiment(ENVIRONMENT, algorithm(network=lstm))
+    Experiment(late, DQNConfig(network=NetworkConfig(core="none")))
+    without = dataclasses.replace(lstm, core_inputs_prev_action_reward=False)
+    Experiment(late, algorithm(network=without))
