@@ -2,7 +2,7 @@
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -143,6 +143,8 @@ def check_shared(shared: Mapping[str, Shared], agents: Mapping[str, Agent]) -> N
                 structs[task] = params_struct(agents[task])
             leaves = dict(paths(structs[task]))
             path_of = shared_leaves(name, task, structs[task])
+            if group.update == "sum":
+                _check_delay(name, task, agents[task], path_of.values())
             for path in path_of.values():
                 if "statistics" in path.split("/"):
                     raise ConfigError(
@@ -171,9 +173,28 @@ def _describe(shapes: Mapping[str, Any]) -> str:
 
 def has_one_gradient(agent: Agent) -> bool:
     """Returns whether the agent's update is one step along one gradient of its batch."""
+    return type(_algorithm(agent)).learner_step is Agent.learner_step
+
+
+def _algorithm(agent: Agent) -> Agent:
     while isinstance(agent, (TransformedAgent, TunableAgent)):
         agent = agent.agent
-    return type(agent).learner_step is Agent.learner_step
+    return agent
+
+
+def _check_delay(name: str, task: str, agent: Agent, leaves: Iterable[str]) -> None:
+    """Refuses to sum gradients for a policy that not every update changes, as TD3's.
+
+    Gradients of other tasks would be lost in the updates that leave it as it is.
+    """
+    delay = getattr(getattr(_algorithm(agent), "config", None), "policy_delay", 1)
+    delayed = [path for path in leaves if "policy" in path.split("/")]
+    if delay > 1 and delayed:
+        raise ConfigError(
+            f"shared[{name!r}]: {delayed[0]} of {task!r} changes once in agent.policy_delay="
+            f"{delay} updates, and gradients are summed in each; take Shared(..., "
+            "update='turns'), or agent.policy_delay=1"
+        )
 
 
 def groups_of(shared: Mapping[str, Shared], tasks: Sequence[str]) -> tuple[tuple[str, ...], ...]:

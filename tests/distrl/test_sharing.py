@@ -5,9 +5,11 @@ import pytest
 from dm_env import specs as dm_specs
 
 from distrl.agents.a2c import A2CConfig
+from distrl.agents.ddpg import DDPGConfig
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.networks import NetworkConfig
 from distrl.agents.ppo import PPOConfig
+from distrl.agents.td3 import TD3Config
 from distrl.errors import ConfigError
 from distrl.learner import Learner
 from distrl.learning.random_batches import NoReplay
@@ -154,11 +156,28 @@ REFUSED = {
         ),
         "'b' makes several updates from a batch",
     ),
+    "a delayed policy": (
+        lambda: check_td3(Shared(("a", "b"))),
+        "policy/torso/linear_0/b of 'b' changes once in agent.policy_delay=2 updates",
+    ),
 }  # fmt: skip
 
 
 def check(shared, b=SMALL):
     check_shared(shared, {"a": A2CConfig(SMALL).make(SPEC), "b": A2CConfig(b).make(SPEC)})
+
+
+def check_td3(shared, delay=2, name="policy/torso"):
+    spec = SPEC._replace(action=dm_specs.BoundedArray((2,), np.float32, -1.0, 1.0))
+    delayed = TD3Config((8,), policy_delay=delay).make(spec)
+    transformed = TransformedAgent(delayed, (RewardScale(0.1),), spec)
+    check_shared({name: shared}, {"a": DDPGConfig((8,)).make(spec), "b": transformed})
+
+
+def test_a_delayed_policy_is_shared_in_turns_and_critics_in_any_way():
+    check_td3(Shared(("a", "b"), update="turns"))
+    check_td3(Shared(("a", "b")), delay=1)
+    check_td3(Shared(("a", "b")), name="critics/critic_0")
 
 
 @pytest.mark.parametrize("case", REFUSED)
