@@ -259,6 +259,12 @@ class Task:
                 f"lockstep: replay.period={self.replay.period} makes more than one unroll of each "
                 "stream a round; leave it None"
             )
+        if (delay := self.env_spec.reward_delay) >= self.replay.unroll_length:
+            raise ConfigError(
+                f"lockstep: unrolls are stored {delay} steps late, as rewards are, and actors wait "
+                f"for updates from them after replay.unroll_length={self.replay.unroll_length} "
+                f"steps; use one of at least {delay + 1}"
+            )
         if self.replay.backend == "reverb":
             raise ConfigError(
                 "lockstep: a Reverb server uses what arrives first; take "

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import random
 import threading
 import time
@@ -260,3 +261,21 @@ def test_settings_without_a_schedule_are_refused(changes, message):
             lockstep=True,
             **changes,
         )
+
+
+def test_unrolls_are_longer_than_rewards_are_late():
+    """The actors would wait for updates from unrolls that they hold back."""
+    from distrl.envs import PythonEnvironment
+    from distrl.experiment import ActorsConfig, LearnerConfig
+    from distrl.testing import CheckingConfig, LateCountingEnvironment
+
+    def check(delay, length):
+        environment = PythonEnvironment(functools.partial(LateCountingEnvironment, delay=delay))
+        replay = ReplayConfig(unroll_length=length)
+        parts = {"actors": ActorsConfig(2, 4), "learner": LearnerConfig(batch_size=8)}
+        Experiment(environment, CheckingConfig(), replay, lockstep=True, **parts)
+
+    check(2, 3)
+    for delay in (3, 4):
+        with pytest.raises(ConfigError, match=f"stored {delay} steps .*=3 .* at least {delay + 1}"):
+            check(delay, 3)
