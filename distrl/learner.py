@@ -41,9 +41,10 @@ class Learner(LearnerLoop):
 
     Attributes:
       published: the newest versions of the parameters.
-      count_acted: returns the environment steps that the actors of this process have taken, which
-        the processes of a learner tell each other; 0 unless replaced.
-      acted_elsewhere: environment steps of the other processes, as of the last update.
+      count_acted: returns the environment steps that the actors of this process have taken, and
+        the episodes that have ended, which the processes of a learner tell each other; 0 unless
+        replaced.
+      acted_elsewhere: both, of the other processes, as of the last update.
       on_update: called after each update with the version, the transitions trained on, the logs and
         the parameters, on one device; None: nothing is.
       waited, drops_when_done: see `LearnerLoop`.
@@ -118,9 +119,9 @@ class Learner(LearnerLoop):
         self._logs: dict[str, Any] = {}
         self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = None  # with keys, unsent
         self._prioritized: bool | None = None  # what the replay said last
-        self.count_acted: Callable[[], int] = lambda: 0
+        self.count_acted: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.on_update: Callable[[int, int, Mapping[str, Any], Params], None] | None = None
-        self._acted = self.acted_elsewhere = 0
+        self._acted = self.acted_elsewhere = (0, 0)
         self.while_computing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         self.ahead: CompileAhead | None = None
         self._lags, self._inserted = PolicyLags(), InsertedSteps()
@@ -221,19 +222,20 @@ class Learner(LearnerLoop):
         trained_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
         # Below 0 where the table was restored from an older checkpoint.
         inserted = max(0, sample.inserts - state.inserts) * (self._period or len(real))
-        acted = self.count_acted() - self._acted
+        acted = self.count_acted()
+        new = [now - before for now, before in zip(acted, self._acted)]
         if self._prioritized is None:
             self._prioritized = self._replay.is_prioritized
         shown = self._inserted.shown(sample.key, real, self._prioritized)
-        counts = (trained_steps, consumed, acted, inserted, int(self._diverged is not None), *shown)
+        counts = (trained_steps, consumed, inserted, int(self._diverged is not None), *shown, *new)
         agreement = self._learner_group.agree(True, counts)
         if not agreement.proceed:
             raise Stopped("another process of the learner has ended the updates")
-        trained_steps, consumed, acted_by_all, inserted, diverged, rows, steps = agreement.sums
+        trained_steps, consumed, inserted, diverged, rows, steps, *by_all = agreement.sums
         if diverged:  # all processes end here, whichever of them has looked
             self._look()
-        self._acted += acted
-        self.acted_elsewhere += acted_by_all - acted
+        self._acted, elsewhere = acted, self.acted_elsewhere
+        self.acted_elsewhere = elsewhere[0] + by_all[0] - new[0], elsewhere[1] + by_all[1] - new[1]
         self._inserted.add(inserted, rows, steps)
         before = (account := current_account()).switch(TRANSFER)
         batch = self._devices.put(trajectory)

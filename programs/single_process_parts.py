@@ -89,7 +89,7 @@ class TaskParts:
           acted: whether the actor has just made a step.
         """
         if self._start is not None:
-            return self._start.is_due(self.learner.count_acted(), self.learner.can_step())
+            return self._start.is_due(self.learner.count_acted()[0], self.learner.can_step())
         return (acted or self._is_coupled) and self.learner.can_step()
 
     def learn(self) -> None:
@@ -178,7 +178,7 @@ class SingleProcess:
             first = next(iter(self.tasks.values()))
             self.replay, self.learner = first.replay, first.learner
             for part in self.tasks.values():
-                part.learner.count_acted = lambda: self.actor.acted
+                part.learner.count_acted = lambda: (self.actor.acted, self.actor.episodes)
                 if self._core is not None and computing:
                     part.learner.while_computing = self._core
             self.evaluator: TasksEvaluator | None = None

@@ -30,7 +30,7 @@ class TaskRun:
         """Args: builder: of the task. run_dir: its folder. life: of this process."""
         self.ending: tuple[str, bool] | None = None
         self._goal = builder.task.goal
-        self._number, self._acted_elsewhere = first_number(life), 0
+        self._number, self._acted_elsewhere = first_number(life), (0, 0)
         self._checkpointer: Checkpointer | None = None
         self.monitor: Monitor = builder.make_monitor(self._end, run_dir)
         builder.callbacks.end = self.monitor.end
@@ -71,8 +71,11 @@ class TaskRun:
         before, learner = (self.monitor.acted, self.monitor.episodes), self._learner
 
         def counts() -> dict[str, int]:  # of this moment, not of the last report
-            steps = before[0] + actor.acted + learner.acted_elsewhere
-            return {"env_steps_acted": steps, "episodes": before[1] + actor.episodes}
+            steps, episodes = learner.acted_elsewhere
+            return {
+                "env_steps_acted": before[0] + actor.acted + steps,
+                "episodes": before[1] + actor.episodes + episodes,
+            }
 
         self._checkpointer = make_checkpointer(
             parts.builder,
@@ -125,11 +128,13 @@ class TaskRun:
         counts = learner.counts()
         if spent:
             counts[SPENT] = self._goal.acting_budget
-        elsewhere: Report = {
-            "env_steps": learner.acted_elsewhere - self._acted_elsewhere,
+        (steps, episodes), before = learner.acted_elsewhere, self._acted_elsewhere
+        elsewhere: Report = {  # without the records of these episodes
+            "env_steps": steps - before[0],
             "episodes": [],
+            "env_episodes": episodes - before[1],
         }
-        self._acted_elsewhere = learner.acted_elsewhere
+        self._acted_elsewhere = steps, episodes
         news = [report for report in (acted, elsewhere) if any(report.values())]
         self.report(*news, counts, failed=failed)
         if logs:  # last, as reading them may fail

@@ -342,7 +342,7 @@ class Group(SingleProcessGroup):
     """One of two processes; `others` is what the other counts."""
 
     count = 2
-    others = (0, 0, 0, 0, 0, 0, 0)
+    others = (0, 0, 0, 0, 0, 0, 0, 0)
 
     def agree(self, proceed, numbers=()):
         return Agreement(proceed, [a + b for a, b in zip(numbers, self.others)])
@@ -358,7 +358,7 @@ def test_all_processes_end_at_the_same_update():
     follows.take_report()  # it knows, and waits for the others
     follows._diverged = None
     learn(follows, 1.0)  # nobody has looked
-    group.others = (0, 0, 0, 0, 1, 0, 0)
+    group.others = (0, 0, 0, 1, 0, 0, 0, 0)
     with pytest.raises(Diverged, match="at learner step 2"):
         learn(follows, 1.0)
     assert follows.version == 3

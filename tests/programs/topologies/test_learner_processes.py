@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,11 +16,17 @@ import pytest
 
 from distrl import presets
 from distrl.annealing import annealed_agent
+from distrl.checkpointing.store import Checkpoints
 from distrl.config import ActorsConfig, InferenceConfig
+from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
-from distrl.experiment import LearnerConfig
+from distrl.experiment import Experiment, LearnerConfig
 from distrl.goal import Goal
+from distrl.learner_group.group import Agreement, SingleProcessGroup
 from distrl.programs.learner_processes import ProcessGroupSpec, about, share_of
+from distrl.programs.single_process import single_process
+from distrl.replay.config import ReplayConfig
+from distrl.testing import CheckingConfig, CountingEnvironment
 
 ROOT = Path(__file__).resolve().parents[3]
 EXPERIMENT = presets.experiment("CartPole-v1")
@@ -123,6 +130,43 @@ def test_a_place_that_cannot_be(place, message):
     with pytest.raises(ConfigError) as caught:
         ProcessGroupSpec(*place).check()
     assert message in str(caught.value)
+
+
+class TwinGroup(SingleProcessGroup):
+    """Process 0 of two that do the same."""
+
+    count = 2
+
+    def agree(self, proceed, numbers=()):
+        return Agreement(proceed, [2 * number for number in numbers])
+
+
+def test_steps_and_episodes_are_those_of_all_processes(tmp_path):
+    ended = []
+
+    class Environment(CountingEnvironment):
+        def step(self, action):
+            step = super().step(action)
+            ended.extend([None] if step.last() else [])
+            return step
+
+    experiment = Experiment(
+        PythonEnvironment(Environment, "counting"),
+        CheckingConfig(),
+        replay=ReplayConfig("queue", 5, 64),
+        learner=LearnerConfig(batch_size=4),
+        actors=ActorsConfig(num_actors=1, num_envs=4),
+        goal=Goal(max_episodes=40),
+    )
+    experiment.environment.spec()  # which tries steps
+    ended.clear()
+    single_process(experiment, stop=threading.Event(), run_dir=tmp_path, join=TwinGroup)
+    with open(tmp_path / "metrics.csv") as file:
+        row = list(csv.DictReader(file))[-1]
+    episodes = int(row["episodes"])
+    assert len(ended) < 40 <= episodes <= 2 * len(ended)  # the other's as of the last update
+    counts = Checkpoints(tmp_path).latest().manifest["monitor"]
+    assert (counts["env_steps_acted"], counts["episodes"]) == (int(row["env_steps"]), episodes)
 
 
 @pytest.mark.slow
