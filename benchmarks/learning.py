@@ -15,7 +15,6 @@ Ctrl-C, or SIGTERM, has the runs save and end. `--report` runs nothing: it write
 
 import argparse
 import concurrent.futures
-import csv
 import json
 import os
 import shutil
@@ -29,6 +28,8 @@ from typing import Any, NamedTuple
 from learning_tasks import TASKS, Task
 
 from distrl.goal import MISSED
+from distrl.launch.runs.rows import texts
+from distrl.metrics.sinks import METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTES = ROOT / "benchmarks" / "learning.jsonl"
@@ -115,11 +116,8 @@ def note_of(job: Job, folder: Path, evaluated: str) -> Note:
     """Returns the note of a run that has ended. Args: evaluated: what EVALUATE printed, or ""."""
     config = json.loads((folder / "config.json").read_text())
     result = json.loads((folder / "result.json").read_text())
-    with open(folder / "metrics.csv") as file:
-        rows = [row for row in csv.DictReader(file) if row["mean_return"]]
-    curve = [
-        (float(r["seconds"]), int(r["env_steps"]), round(float(r["mean_return"]), 2)) for r in rows
-    ]
+    rows = texts(folder / METRICS, ("seconds", "env_steps", "mean_return"))
+    curve = [(float(at), int(steps), round(float(mean), 2)) for at, steps, mean in rows if mean]
     if not curve:
         raise SystemExit(f"{folder}: no episode has ended: {result['reason']}")
     last, every = curve[-1], -(-len(curve) // CURVE_POINTS)

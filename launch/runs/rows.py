@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -56,19 +57,17 @@ def last_row(path: Path) -> Row | None:
 
 
 def texts(path: Path, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yields some columns of each whole row, as text: "" is not known, or no such column."""
+    """Yields some columns of each row of a curve, as text: "" is not known, or no such column."""
     if not path.exists():
         return
-    with _open(path) as file, telling_damage(path):
-        cells = _cells(file)
-        header = next(cells, [])
+    with _curve(path) as (header, cells):
         columns = [header.index(name) if name in header else None for name in names]
         for row in cells:
             yield tuple("" if column is None else row[column] for column in columns)
 
 
 def thinned_rows(path: Path, most: int) -> list[Row]:
-    """Returns rows at equal distances, and the last one.
+    """Returns rows of a curve at equal distances, and the last one.
 
     Args:
       path: the file.
@@ -80,9 +79,7 @@ def thinned_rows(path: Path, most: int) -> list[Row]:
     kept: list[list[str]] = []
     last: list[str] = []
     step, count = 1, 0
-    with _open(path) as file, telling_damage(path):
-        cells = _cells(file)
-        header = next(cells, [])
+    with _curve(path) as (header, cells):
         for row in cells:
             if count % step == 0:
                 if len(kept) == most:
@@ -95,6 +92,28 @@ def thinned_rows(path: Path, most: int) -> list[Row]:
         if kept and kept[-1] is not last:
             kept.append(last)
         return [_row(header, row) for row in kept]
+
+
+@contextlib.contextmanager
+def _curve(path: Path) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
+    """Gives the header, and the whole rows since the run last started from the beginning.
+
+    Where the environment steps fall, a program has started without a checkpoint; one that resumes
+    from a checkpoint drops the rows beyond it.
+    """
+    with _open(path) as file, telling_damage(path):
+        cells = _cells(file)
+        header = next(cells, [])
+        names = [name for name in ("env_steps_acted", "env_steps") if name in header]
+        begin, before = 0, float("-inf")
+        for number, row in enumerate(cells if names else ()):
+            steps = float(row[header.index(names[0])] or "nan")
+            if steps < before:
+                begin = number
+            before = steps
+        file.seek(0)
+        cells = _cells(file)
+        yield next(cells, []), itertools.islice(cells, begin, None)
 
 
 def _open(path: Path) -> TextIO:

@@ -69,6 +69,16 @@ def note(**changes):
     return made._replace(**changes)
 
 
+def test_the_curve_of_a_run_is_of_its_last_start(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"code": None, "versions": {}}))
+    (tmp_path / "result.json").write_text(json.dumps({"exit_code": 0, "reason": ""}))
+    rows = ["seconds,env_steps,mean_return", "1.5,500,1", "3,900,2", "1,600,", "2,700,3", "4,800,4"]
+    (tmp_path / "metrics.csv").write_text("\n".join([*rows, ""]))
+    made = learning.note_of(learning.jobs_of("", None, None)[0], tmp_path, "")
+    assert made.curve == [(2.0, 700, 3.0), (4.0, 800, 4.0)]
+    assert (made.steps, made.seconds, made.score) == (800, 4.0, 4.0)
+
+
 def test_only_seeds_share_a_row_of_goals():
     notes = [note(), note(variant="bfloat16"), note(goal=-15.0), note(seed=1), note(budget=9)]
     rows = learning_pages.goal_table(notes, by_topology=False)[2:]

@@ -11,7 +11,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.commands import report
 from distrl.launch.run_dir.config_diff import describe
-from distrl.launch.runs import charts
+from distrl.launch.runs import charts, report_curves
 from distrl.launch.runs.run import load_run
 from distrl.presets import experiment as preset
 
@@ -135,6 +135,15 @@ def test_each_policy_has_its_evaluations_and_all_share_their_environments(tmp_pa
     _, text = check(page)
     assert "57 evaluations; of each policy the last in metrics.csv, 20 at most:" in text
     assert "environments rebuilt: 3" in text and "updates skipped: 6" in text
+
+
+def test_curves_and_evaluations_begin_where_the_run_last_started(tmp_path):
+    run = make_run(tmp_path / "run", rows=0)
+    rows = ("500,1,5.0", "900,2,6.0", "700,1,7.0", "1100,2,8.0")
+    lines = ["env_steps,evaluations,evaluation_return", *rows, ""]
+    (run.path / "metrics.csv").write_text("\n".join(lines))
+    assert [row["env_steps"] for row in report_curves._rows(run)] == [700, 1100]
+    assert [row[1:3] for row in report._evaluations_of(run)[0]] == [["700", "7"], ["1,100", "8"]]
 
 
 def test_a_run_without_rows_has_a_page(tmp_path):

@@ -365,6 +365,15 @@ def test_a_plot_takes_what_a_run_has_done_again(tmp_path, rows, ends):
     assert (curve.x[0], curve.x[-1], curve.mean[0], curve.mean[-1]) == ends
 
 
+def test_a_curve_has_nothing_of_a_program_that_left_no_checkpoint(tmp_path):
+    path = make_run(tmp_path / "a")
+    rows = [(500, 5, 1), (900, 9, 5), (700, 7, 50), (1100, 11, 60)]
+    write_rows(path, ("env_steps", "learner_steps", "mean_return"), rows)
+    for x, ends in (("env_steps", (700, 1100)), ("learner_steps", (7, 11))):
+        (curve,) = plot.make_curves([load_run(path)], x, "mean_return")
+        assert (curve.x[0], curve.x[-1], curve.mean[0], curve.mean[-1]) == (*ends, 50, 60)
+
+
 @pytest.mark.parametrize(
     ("ranges", "out"),
     [

@@ -62,6 +62,17 @@ def test_columns_are_read_without_the_others(tmp_path):
     assert got == [("", "", "0"), ("1", "", "10"), ("", "", "20")]
 
 
+def test_a_curve_begins_where_the_run_last_started_from_the_beginning(tmp_path):
+    lines = ["1,500,1", "2,900,2", "1,700,3", "2,1100,4", "1,600,", "2,600,6", "3,1000,7"]
+    path = write(tmp_path / "metrics.csv", *lines)
+    assert list(rows.texts(path, ["env_steps"])) == [("600",), ("600",), ("1000",)]
+    assert [row["env_steps"] for row in rows.thinned_rows(path, 8)] == [600, 600, 1000]
+    assert len(list(rows.read_rows(path))) == len(lines)  # all that is known
+    # An old file, whose `env_steps` are those trained on.
+    path.write_text("env_steps,env_steps_acted\n6,2\n5,3\n1,1\n0,2\n")
+    assert list(rows.texts(path, ["env_steps"])) == [("1",), ("0",)]
+
+
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 10, 16, 17, 18, 500, 513])
 def test_rows_are_thinned_at_equal_distances_with_both_ends(tmp_path, count):
     path = write(tmp_path / "metrics.csv", *numbered(count))
