@@ -207,12 +207,18 @@ class View:
 
     Args:
       run_dir: the run folder.
+
+    Attributes:
+      has_figures: whether there were figures of a task when the lines were last made.
     """
 
     def __init__(self, run_dir: Path) -> None:
+        self.has_figures = False
         self._run_dir = run_dir
         self._coloured = not os.environ.get("NO_COLOR")
 
     def lines(self, status: Mapping[str, Any], width: int, height: int) -> list[str]:
         """Returns lines; see `render`."""
-        return render(status, read_progress(self._run_dir), width, height, self._coloured)
+        progress = read_progress(self._run_dir)
+        self.has_figures = bool(progress)
+        return render(status, progress, width, height, self._coloured)

@@ -116,8 +116,9 @@ class Session(contextlib.ExitStack):
         if options.terminal == LIVE and self.journal.out.is_terminal:
             from distrl.launch.live.view import View  # brings rich
 
-            self._view = View(self._run_dir)
-            hidden = is_progress_line
+            view = self._view = View(self._run_dir)
+            # On other hosts, the figures may be in a folder that is not seen here.
+            hidden = lambda line: view.has_figures and is_progress_line(line)  # noqa: E731
         names = [*(node.name for node in self.nodes), *self._other_logs]
         for index, name in enumerate(names):
             path = folder / f"{name.replace('/', '-')}.log"

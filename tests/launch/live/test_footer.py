@@ -3,16 +3,24 @@
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
 import sys
 import termios
+import time
 
 import pytest
 
+from distrl.launch.launch_types import LIVE
 from distrl.launch.live.footer import Footer
 from distrl.launch.local.live_process import _Lines
+from distrl.launch.supervision.launch_options import LaunchOptions
 from distrl.launch.supervision.node_logs import Stream
+from distrl.launch.supervision.session import Session
+from distrl.metrics.progress_line import FILE_NAME
+from distrl.programs.substrate.builtin import CallNode, Program
+from distrl.runtime.files import write_json
 
 
 class Screen:
@@ -108,6 +116,30 @@ def test_what_is_printed_reaches_the_terminal_in_whole_lines(terminal, monkeypat
     screen = Screen(40)
     screen.feed(read_until(master, b"\0").decode().replace("\r\n", "\n"))
     assert screen.rows == ["a half and the rest", "no end", ""]
+
+
+def test_lines_of_progress_are_shown_while_the_status_lacks_them(terminal, monkeypatch, tmp_path):
+    """As on several hosts without a shared folder, where no `progress.json` is seen here."""
+    master, slave = terminal
+    monkeypatch.setenv("TERM", "xterm")
+    program = Program("program")
+    with program.group("actor"):
+        program.add_node(CallNode(object))
+    metrics = dict.fromkeys(("seconds", "env_steps", "learner_steps", "episodes", "mean_return"), 0)
+    progress = {"monotonic": time.monotonic(), "metrics": metrics, "rates": metrics, "progress": []}
+    with os.fdopen(os.dup(slave), "w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        with Session(program, LaunchOptions(tmp_path, terminal=LIVE)) as session:
+            (log,) = session.logs.values()
+            for seconds in range(4):
+                if seconds == 2:
+                    write_json(tmp_path / FILE_NAME, {**progress, "nodes": {}, "bottleneck": None})
+                session._on_tick(())
+                log.feed(f"  {seconds}.0 s  env steps  100 (10/s)\n".encode())
+            session.journal.out.show_footer(())
+        file.write("\0")
+    shown = re.findall(r"(\d\.0) s  env steps", read_until(master, b"\0").decode())
+    assert shown == ["0.0", "1.0"]
 
 
 def test_a_file_is_no_terminal(tmp_path):
