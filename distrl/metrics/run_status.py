@@ -14,6 +14,7 @@ from distrl.metrics.progress_line import FILE_NAME
 from distrl.metrics.told_once import ToldOnce
 from distrl.runtime.files import write_json
 from distrl.runtime.host_resources import idle_seconds
+from distrl.shared_memory.process import boot_id
 
 _WRITE_S = 1.0  # between two writes
 _WINDOW_S = 10.0  # that rates and shares are taken over, at least
@@ -90,6 +91,7 @@ class RunStatus:
         status = {
             "time": time.time(),
             "monotonic": now,
+            "boot": boot_id(),  # since which this clock counts
             "metrics": dict(metrics),
             "rates": {name: round(rate, 2) for name, rate in rates.items()},
             "table_max": self._table_max,

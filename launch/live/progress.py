@@ -1,11 +1,13 @@
 """Reads what a running program says of itself; see `distrl.metrics.run_status`."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from distrl.metrics.progress_line import FILE_NAME
 from distrl.runtime.files import TASKS, read_dict
+from distrl.shared_memory.process import boot_id
 
 _SHOWN = {"monotonic", "metrics", "rates", "progress", "nodes", "bottleneck"}
 
@@ -25,7 +27,11 @@ def read_progress(run_dir: Path) -> dict[str, dict[str, Any]]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    return read_dict(path, lambda data: data.keys() >= _SHOWN)
+    data = read_dict(path, lambda data: data.keys() >= _SHOWN)
+    here = boot_id()
+    if data is not None and data.get("boot", here) != here:  # of another host's clock since boot
+        data["monotonic"] = time.monotonic() - (time.time() - data["time"])
+    return data
 
 
 def shares_of_nodes(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -40,6 +40,7 @@ from distrl.launch.run_dir.resume_checks import (
 from distrl.launch.supervision.launcher_process import LOCK
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE, Result
 from distrl.metrics.monitor import Monitor
+from distrl.metrics.progress_line import FILE_NAME as PROGRESS
 from distrl.runtime.files import read_dict, read_json, write_json
 from distrl.runtime.working_folder import shown
 
@@ -126,7 +127,8 @@ def _open(
         _note_end(path, folder.ended, config)
     else:
         folders = [experiment.task_dir(path, task) for task in experiment.tasks]
-        for file in (path / RESULT_FILE, *(each / RESUMED for each in folders)):
+        of_tasks = [each / name for each in folders for name in (RESUMED, PROGRESS)]
+        for file in (path / RESULT_FILE, *of_tasks):
             file.unlink(missing_ok=True)  # of the program before
         write_json(path / CONFIG, config)
         for task in experiment.tasks:

@@ -10,6 +10,7 @@ from distrl.metrics.node_times import NodeTimes, columns
 from distrl.metrics.progress_line import FILE_NAME, is_progress_line
 from distrl.metrics.reports import first_number
 from distrl.metrics.run_status import RunStatus, progress
+from distrl.shared_memory.process import boot_id
 
 _S = 10**9  # ns in a second
 
@@ -85,3 +86,4 @@ def test_a_monitor_tells_how_its_run_is(tmp_path):
     assert written["nodes"]["replay/0"] == {"serving": 0.25, "idle": 0.75}
     assert written["bottleneck"] == lines[-1]
     assert written["progress"][0]["value"] == 10
+    assert written["boot"] == boot_id()

@@ -125,6 +125,17 @@ def test_old_figures_are_marked():
     assert any("these figures are 100 s old" in line for line in render({}, {"": old}, 80, 24))
 
 
+@pytest.mark.parametrize("clock", [0.0, 1e9])
+@pytest.mark.parametrize("age", [0.0, 1000.0])
+def test_the_age_of_figures_is_right_on_another_host(tmp_path: Path, clock: float, age: float):
+    """Of a shared folder, or after a restart of this host: its clock since boot is another."""
+    written = progress(monotonic=clock, boot="another", time=time.time() - age)
+    (tmp_path / "progress.json").write_text(json.dumps(written))
+    text = "\n".join(View(tmp_path).lines({}, 80, 24))
+    said = re.search(r"these figures are (\d+) s old", text)
+    assert age <= (0 if said is None else int(said[1])) < age + 900
+
+
 def test_unknown_figures_are_left_out_or_dashes():
     metrics = {**dict.fromkeys(METRICS), "seconds": 1.0, "env_steps": 0, "learner_steps": 0}
     metrics["episodes"] = 0

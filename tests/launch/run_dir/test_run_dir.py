@@ -483,6 +483,14 @@ def test_a_folder_with_a_broken_file_of_that_name_is_no_run(opened, tmp_path):
     assert (tmp_path / "run" / "config.json").read_text() == "{"
 
 
+def test_figures_of_the_program_before_are_not_those_of_the_next(opened, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    figures = tmp_path / "run" / "progress.json"
+    assert opened(experiment())[0].ended is not None and figures.exists()  # of a report
+    assert opened(experiment(goal=Goal(max_env_steps=10**6)))[0].ended is None
+    assert not figures.exists()
+
+
 @pytest.mark.parametrize("content", ["", "{", "[1]"])
 def test_a_damaged_result_does_not_matter(opened, finished, tmp_path, content):
     shutil.copytree(finished, tmp_path / "run")
