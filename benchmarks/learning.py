@@ -52,7 +52,8 @@ class Note(NamedTuple):
       goal: mean return that it was to reach; None: it had a budget.
       budget: environment steps; None: it had a goal.
       reached: whether it ended as it should: at its goal, or with its budget spent.
-      steps, seconds: environment steps, and seconds from the start to the end, over all lives.
+      steps, seconds: environment steps, and seconds from the set-up of the process, without its
+        imports, to the end, over all lives; in older notes with imports.
       score: mean return of the last 100 training episodes, with exploration.
       greedy: mean and standard deviation of the returns of the policy that was learned, without
         exploration, and the number of these episodes; None: not played.

@@ -1,6 +1,7 @@
 """The pages of `learning.py`: tables and curves, from its notes alone."""
 
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,11 @@ def score(values: Sequence[float]) -> str:
     return f"{iqm(values):,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
+def command_of(runs: Sequence[Note]) -> str:
+    """Returns the command of most runs of a row; a preset may have changed between them."""
+    return statistics.mode(note.command for note in runs)
+
+
 def plateau_table(runs: Iterable[Note]) -> list[str]:
     """Returns the table of what was reached: a row for all seeds."""
     lines = [
@@ -105,7 +111,7 @@ def plateau_table(runs: Iterable[Note]) -> list[str]:
         name = f"{task}, {variant}" if variant else task
         lines.append(
             f"| {name} | {len(group)} | {score([note.score for note in group])} | "
-            f"{score(greedy) if greedy else ''} | {rate:,.0f} | `{group[0].command}` |"
+            f"{score(greedy) if greedy else ''} | {rate:,.0f} | `{command_of(group)}` |"
         )
     return lines
 
@@ -191,7 +197,7 @@ def goal_table(notes: Iterable[Note], by_topology: bool) -> list[str]:
         lines.append(
             f"| {f'{task}, {variant}' if variant else task} | {agent} | {goal:g} | "
             f"{reached}{f' (others at {missed})' if missed else ''} | {steps} | {seconds} | "
-            f"{topology if by_topology else f'`{runs[0].command}`'} |"
+            f"{topology if by_topology else f'`{command_of(runs)}`'} |"
         )
     return lines
 

@@ -39,7 +39,7 @@ OTHER_FLAGS = {  # of the benchmarks, of `distrl` before a command, and of other
     "num_producers", "which", "episodes", "trust", "x", "y",
     "code", "envs", "fps", "kinds", "max_steps", "peer", "sample", "task", "video", "watch",
     "array", "exclude", "exclusive", "force", "gpus", "ipc", "nodelist", "nodes", "python", "time",
-    "timeout", "xla_force_host_platform_device_count",
+    "target", "timeout", "xla_force_host_platform_device_count",
 }  # fmt: skip
 MOVED = "### Moved"  # a section of the changelog that names what is gone
 

@@ -79,6 +79,11 @@ def test_the_curve_of_a_run_is_of_its_last_start(tmp_path):
     assert (made.steps, made.seconds, made.score) == (800, 4.0, 4.0)
 
 
+def test_a_row_has_the_command_of_most_of_its_runs():
+    runs = [note(command=command, seed=k) for k, command in enumerate(("--x=1", "--y", "--y"))]
+    assert learning_pages.command_of(runs) == "--y"
+
+
 def test_only_seeds_share_a_row_of_goals():
     notes = [note(), note(variant="bfloat16"), note(goal=-15.0), note(seed=1), note(budget=9)]
     rows = learning_pages.goal_table(notes, by_topology=False)[2:]
