@@ -317,7 +317,8 @@ REMARKS = {
     "td3": "The revisions of seeds 0 and 1 of HalfCheetah-v4, Hopper-v4 and Walker2d-v4 had, as "
     "changes, the preset's present learning rates. With 3e-4, CleanRL's, seeds 0 to 2 of "
     "Hopper-v4 ended at 1,323, 600 and 714 (greedy 1,500, 689 and 618), those of "
-    "HalfCheetah-v4 at 5,288, 5,544 and 5,860 (5,628, 5,858 and 6,965), and seed 0 of Walker2d-v4 at 605 (612). " + _PENDULUM,
+    "HalfCheetah-v4 at 5,288, 5,544 and 5,860 (5,628, 5,858 and 6,965), and seed 0 of "
+    "Walker2d-v4 at 605 (612). " + _PENDULUM,
 }
 """What the runs showed, and what was changed or tried because of them."""
 

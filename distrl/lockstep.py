@@ -54,7 +54,7 @@ class LockstepSchedule:
         limits = replay.limits(batch_size)
         width = limits.max_diff - limits.samples_per_insert * limits.min_size_to_sample
         need = self.streams * replay.samples_per_insert + batch_size
-        if width < need:
+        if width < need * (1 - 1e-9):  # as rounded
             raise ConfigError(
                 f"lockstep: a round inserts {self.streams} unrolls at once, times "
                 f"samples_per_insert={replay.samples_per_insert:g}, and a batch has {batch_size}: "

@@ -2,6 +2,7 @@
 
 import abc
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -12,6 +13,7 @@ from distrl.runtime.patience import Deadline, Unless
 from distrl.runtime.time_account import SAMPLING, in_state
 from distrl.types import Sample
 
+_RATIO_S = 1.0  # between two looks at whether a table has got a ratio of samples to inserts
 _LAST_BATCH_S = 1.0  # between two looks at whether there is a batch more, when acting is over
 
 
@@ -26,6 +28,7 @@ class LearnerLoop(abc.ABC):
 
     waited: float
     drops_when_done = False
+    _no_ratio_until = -math.inf
     _replay: ReplayReader
     _timeout: float
 
@@ -44,10 +47,16 @@ class LearnerLoop(abc.ABC):
 
     def can_step(self) -> bool:
         """Returns whether `step` would find a batch without waiting."""
-        if self.is_done and not self.drops_when_done:
+        if not self.is_done:
+            return self._replay.can_sample()
+        if not self.drops_when_done or time.monotonic() < self._no_ratio_until:
             return False
-        # Without a ratio of samples to inserts, which may change, no actor waits for the batches.
-        return self._replay.can_sample() and (not self.is_done or self._replay.has_more())
+        if not self._replay.can_sample():
+            return False
+        if not self._replay.has_more():  # no actor waits: there is no ratio of samples to inserts
+            self._no_ratio_until = time.monotonic() + _RATIO_S
+            return False
+        return True
 
     def has_more(self) -> bool:
         """See `ReplayReader.has_more`."""

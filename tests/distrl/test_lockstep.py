@@ -33,6 +33,14 @@ PRIORITIZED = ReplayConfig(
 STRICT = dataclasses.replace(UNIFORM, strict_ratio=True)
 
 
+def test_the_least_error_buffer_suffices():
+    replay = ReplayConfig("uniform", 3, 64, 50, samples_per_insert=0.1, error_buffer=30.8)
+    LockstepSchedule(replay, batch_size=30, num_actors=1, num_envs=8)
+    less = dataclasses.replace(replay, error_buffer=30.7)
+    with pytest.raises(ConfigError, match=r"error_buffer=30\.7 must be at least 30\.8"):
+        LockstepSchedule(less, batch_size=30, num_actors=1, num_envs=8)
+
+
 def test_the_schedule_of_a_queue_by_hand():
     schedule = LockstepSchedule(QUEUE, batch_size=8, num_actors=2, num_envs=2)  # 4 unrolls a round
     assert [schedule.updates(n) for n in range(6)] == [0, 0, 1, 1, 2, 2]

@@ -152,8 +152,11 @@ def test_learners_that_are_done_drop_what_comes_until_the_stop():
 def test_what_a_table_without_a_ratio_gives_for_ever_is_not_dropped():
     readers, (learner, _) = beside(0, 0)
     assert learner.can_step()
-    readers[0].has_more = lambda: False
+    asked = []
+    readers[0].has_more = lambda: bool(asked.append("has_more"))
     assert not learner.can_step()
+    assert not learner.can_step()
+    assert len(asked) == 1  # of a server, perhaps: not in each turn of the others
 
 
 def test_one_that_acts_for_itself_only_takes_nothing_more():
