@@ -163,6 +163,7 @@ def test_stop_interrupts_the_program_and_waits(tmp_path, capsys, locked, monkeyp
     signals = [number for _, number in sent if number]  # 0 asks whether it may be signalled
     assert signals == [signal.SIGCONT, signal.SIGINT]
     assert {pid for pid, _ in sent} == {os.getpid()}
+    monkeypatch.undo()  # there is no such process to be signalled
     locked(run)
     (run / "lock").write_text("99999999\n")
     with pytest.raises(ConfigError, match="runs on another machine"):
