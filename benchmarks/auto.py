@@ -1,9 +1,9 @@
 """Compares what `--topology=auto` chooses with each topology by hand, on several experiments.
 
-All alternate in one run, so that a noisy machine affects them alike. Figures are environment steps
-that the learner trained on, per second, after a warm-up; of SAC and of the sleeping environment,
-which waits 10 ms a step, those that the actors took. `auto` should be within 10 % of the best by
-hand.
+`auto` and the topologies alternate in one run, so that a noisy machine affects them alike. Figures
+are environment steps that the learner trained on, per second, after a warm-up; of SAC and of the
+sleeping environment, which waits 10 ms a step, those that the actors took. `auto` should be within
+10 % of the best by hand.
 
   python benchmarks/auto.py --rounds=3 --seconds=15 --out=benchmarks/auto.md
 """

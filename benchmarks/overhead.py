@@ -1,8 +1,8 @@
 """Measures the cost of transport: every topology against a hand-written loop without any.
 
-All alternate in one run, so that a noisy machine affects them alike: the loop of `hand_loop.py`, or
-EnvPool alone where environments are what costs (with as many of them as either of the runs has;
-ratios are to the faster one), then each topology. The loop and `single_process`
+The hand-written loop and each topology alternate in one run, so that a noisy machine affects them
+alike. The loop is `hand_loop.py`, or EnvPool alone where environments are what costs (with as many
+of them as either of the runs has; ratios are to the faster one). The loop and `single_process`
 are pinned to one core where updates are small, `heavy_env` and `light_env` have all. Figures are
 environment steps that the learner trained on, per second, with the presets' sizes: for CartPole-v1
 and IMPALA 64 environments, which a single actor has, as two cores have a learner besides.
@@ -56,6 +56,12 @@ class Task:
     aims: Mapping[str, float]
     pinned: bool
     bare: bool = False
+
+    @property
+    def title(self) -> str:
+        """What the page of this task is called."""
+        bfloat16 = any(run.endswith("bfloat16") for run in self.runs)
+        return f"Overhead: {self.env}, {self.agent}" + (", also in bfloat16" if bfloat16 else "")
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -227,7 +233,7 @@ def main() -> None:
         f"{task.env}, {task.agent}", "env steps/s, median", "all rounds",
         "ratio, median of rounds", "aim", "s until the first update",
     ]  # fmt: skip
-    report.write(args.out, "Overhead", __doc__, load, report.table(header, table))
+    report.write(args.out, task.title, __doc__, load, report.table(header, table))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Measures what a program's nodes are made of: the builtin substrate against Launchpad's.
 
-Each topology runs on both, in turns, in one run, with the settings of `overhead.py`: CartPole-v1,
-64 environments. Figures are environment steps that the learner trained on, per second. With
-`--machines` programs run over three hosts that are network namespaces of this machine, through
+Each topology runs on both substrates, in turns, in one run, with the settings of `overhead.py`:
+CartPole-v1, 64 environments. Figures are environment steps that the learner trained on, per second.
+With `--machines` programs run over three hosts that are network namespaces of this machine, through
 tunnels, as a command with `--hosts=h1,h2,h3` starts them by SSH: learner, replay and inferencers on
 the first, an actor on each of the others; of Pong-v5 16 environments in all.
 
@@ -97,7 +97,8 @@ def main() -> None:
         rows.append([name, *medians, each, f"{statistics.median(ratios):.2f}", f"{AIM}"])
     header = ["", "Launchpad", "builtin", "ratios", "median ratio", "aim"]
     about = f"medians of {args.rounds} rounds, {load}"
-    report.write(args.out, "Substrates", __doc__, about, report.table(header, rows))
+    title = f"Substrates: {'three hosts' if args.machines else 'one machine'}"
+    report.write(args.out, title, __doc__, about, report.table(header, rows))
 
 
 if __name__ == "__main__":
