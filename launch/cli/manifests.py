@@ -43,7 +43,7 @@ def write_manifests(
     if values.run_dir is not None:
         raise ConfigError(
             f"--run_dir={values.run_dir}: in Kubernetes the run folder is {run_dir}, after --name; "
-            "leave --run_dir out"
+            "leave --run_dir out (distrl.train always gives one: use `distrl train`)"
         )
     if values.experiment is not None and not Path(values.experiment).is_absolute():
         raise ConfigError(

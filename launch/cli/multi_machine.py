@@ -38,6 +38,7 @@ def prepare(
     arguments: Sequence[str],
     values: Any,
     say: Callable[[str], None],
+    loaded: bool,
 ) -> tuple[Experiment, Placement] | None:
     """Prepares a program on several machines.
 
@@ -47,6 +48,7 @@ def prepare(
       arguments: the command and its flags.
       values: the flags' values.
       say: called with lines for the user.
+      loaded: whether the experiment was made in Python, and no flag names it.
 
     Returns:
       The experiment with a replay that other machines reach, and the placement of its nodes. None
@@ -59,6 +61,12 @@ def prepare(
         raise ConfigError(
             "multi_machine: nodes are processes on other hosts; debug on one machine, with "
             "--topology=heavy_env or light_env"
+        )
+    if loaded and _starts_elsewhere(values.launcher):
+        raise ConfigError(
+            f"--launcher={values.launcher}: the program is started by a command line, which cannot "
+            "name an Experiment or callbacks of a Python program: put them in a file, and run "
+            "`distrl train --experiment=FILE.py`"
         )
     check_duration("--join_wait", values.join_wait, zero=True, none="or None")
     check_duration("--ray_wait", values.ray_wait, zero=True)
@@ -87,7 +95,7 @@ def prepare(
         raise ConfigError("multi_machine: name the machines, the learner's first: --hosts=h1,h2,h3")
     placement = place(experiment, hosts, values.light)
     say(placement.table(num_gpus_by_node(experiment, values.light)))
-    write = {"commands": _write_commands, "kubernetes": write_manifests}.get(values.launcher)
+    write = _WRITERS.get(values.launcher)
     if write is None:
         return experiment, placement
     plain = without_flags(arguments[1:], _LOCAL_FLAGS, values)
@@ -155,6 +163,11 @@ def launch(
         return result.exit_code
 
 
+def _starts_elsewhere(launcher: str) -> bool:
+    """Returns whether another command than this one runs the program."""
+    return launcher in _WRITERS or (launcher == "slurm" and not slurm.in_job())
+
+
 def _check_credentials(path: str | None) -> None:
     """Raises ConfigError if the daemons could not be let in, before a run folder is made."""
     from distrl.launch.network.credentials import read_credentials
@@ -203,3 +216,7 @@ def _run_dir(experiment: Experiment, values: Any) -> Path:
     if values.run_dir is not None:
         return folder_of_flag(values.run_dir)
     return new_path(experiment, "multi_machine")
+
+
+_WRITERS = {"commands": _write_commands, "kubernetes": write_manifests}
+"""What writes the command that the user runs, by launcher."""

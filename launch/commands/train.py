@@ -66,7 +66,8 @@ def train(arguments: list[str], load: Callable[[], Any] | None = None) -> int:
     if topology == "single_process":
         return _train_in_one_process(experiment, arguments, values, process_group, chosen, name)
     if topology == "multi_machine":
-        return _train_on_several_machines(experiment, arguments, values, chosen, name)
+        loaded = load is not None
+        return _train_on_several_machines(experiment, arguments, values, chosen, name, loaded)
     return _train_in_nodes(experiment, topology, arguments, values, chosen, name)
 
 
@@ -100,9 +101,10 @@ def _train_on_several_machines(
     values: flags.FlagValues,
     chosen: dict[str, Any],
     name: str,
+    loaded: bool,
 ) -> int:
     nodes_of = _substrate(experiment, values)
-    prepared = multi_machine.prepare(experiment, nodes_of, arguments, values, _say)
+    prepared = multi_machine.prepare(experiment, nodes_of, arguments, values, _say, loaded)
     if prepared is None:  # the user or a scheduler starts it
         return EXIT_FINISHED
     experiment, placement = prepared

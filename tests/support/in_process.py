@@ -4,6 +4,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from absl.testing import flagsaver
@@ -16,12 +17,12 @@ from distrl.launch.commands import train  # noqa: F401  (defines its flags, once
 def status_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     """A function that runs a command in this process and returns its exit status.
 
-    It is for commands that are refused. The current folder is `tmp_path`.
+    It is for commands that are refused. The current folder is `tmp_path`. `load` is as of `main`.
     """
 
-    def run(*arguments: str) -> int:
+    def run(*arguments: str, load: Callable[[], Any] | None = None) -> int:
         with pytest.raises(SystemExit) as caught:
-            main.main(["distrl", *arguments])
+            main.main(["distrl", *arguments], load)
         assert isinstance(caught.value.code, int)
         return caught.value.code
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from distrl.launch.hosts import slurm
 from distrl.launch.network.ports import Ports
 
 ROOT = Path(__file__).parents[3]
@@ -105,20 +104,3 @@ def test_what_cannot_work_is_refused_in_one_line(status_of, tmp_path, capsys, fl
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("distrl: ") and message in line
     assert not (tmp_path / "run").exists()
-
-
-def test_a_job_is_submitted_for_hosts_that_are_named(status_of, tmp_path, capsys, monkeypatch):
-    submitted = []
-
-    def run(command):
-        submitted.append(command)
-        return "7\n"
-
-    monkeypatch.setattr(slurm, "_run", run)
-    command = ("train", "--topology=multi_machine", "--env=CartPole-v1", HOSTS, "--launcher=slurm")
-    run_dir = tmp_path / "run"
-    assert status_of(*command, "--slurm=--nodelist=a,b", f"--run_dir={run_dir}") == 0
-    assert f"submitted job 7; everything is written to {run_dir}" in capsys.readouterr().out
-    ((program, *options, script),) = submitted
-    assert program == "sbatch" and options[-1] == "--nodelist=a,b"
-    assert f"{HOSTS} --launcher=slurm --run_dir={run_dir}" in Path(script).read_text()

@@ -216,6 +216,9 @@ def test_bad_input_is_one_line_and_trains_nothing(tmp_path):
         distrl.train(counting(), "ppo", **where)
     with pytest.raises(ConfigError, match=r"callbacks: each must be an object of a subclass"):
         distrl.train(counting(), callbacks=[print], **where)
+    flags = ["--hosts=a,b", "--launcher=commands"]
+    with pytest.raises(ConfigError, match=r"^--launcher=commands: .* --experiment=FILE\.py`$"):
+        distrl.train(counting(), topology="multi_machine", flags=flags, **where)
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="is not the folder of a run"):
         distrl.load_run(tmp_path)

@@ -1,0 +1,49 @@
+"""Launchers whose program another command line runs: a job of Slurm, or what the user starts."""
+
+from pathlib import Path
+
+import pytest
+
+from distrl import presets
+from distrl.launch.hosts import slurm
+
+HOSTS = "--hosts=a:address=localhost,b:address=localhost"
+
+
+@pytest.fixture
+def submitted(monkeypatch):
+    """The commands that Slurm gets."""
+    commands = []
+
+    def run(command):
+        commands.append(command)
+        return "7\n"
+
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
+    monkeypatch.setattr(slurm, "_run", run)
+    return commands
+
+
+def test_a_job_is_submitted_for_hosts_that_are_named(status_of, tmp_path, capsys, submitted):
+    command = ("train", "--topology=multi_machine", "--env=CartPole-v1", HOSTS, "--launcher=slurm")
+    run_dir = tmp_path / "run"
+    assert status_of(*command, "--slurm=--nodelist=a,b", f"--run_dir={run_dir}") == 0
+    assert f"submitted job 7; everything is written to {run_dir}" in capsys.readouterr().out
+    ((program, *options, script),) = submitted
+    assert program == "sbatch" and options[-1] == "--nodelist=a,b"
+    assert f"{HOSTS} --launcher=slurm --run_dir={run_dir}" in Path(script).read_text()
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "commands", "kubernetes"])
+def test_an_experiment_that_no_command_line_names_is_refused(
+    status_of, tmp_path, capsys, submitted, launcher
+):
+    command = ("train", "--topology=multi_machine", HOSTS, f"--launcher={launcher}")
+    options = ("--slurm=--nodes=2",) if launcher == "slurm" else ()
+    run_dir = tmp_path / "run"
+    made = presets.experiment("Pendulum-v1", "sac")
+    assert status_of(*command, *options, f"--run_dir={run_dir}", load=lambda: made) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"distrl: --launcher={launcher}: the program is started by a command")
+    assert "distrl train --experiment=FILE.py" in line
+    assert not submitted and not list(tmp_path.iterdir())
