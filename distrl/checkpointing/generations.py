@@ -9,7 +9,7 @@ makes none.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,12 +90,9 @@ def when_all(count: int, call: Callable[[], None]) -> Callable[[], None]:
     return counted
 
 
-def last_generation(folders: Sequence[Path]) -> int:
-    """Returns the largest generation in any of the tasks' folders; 0 if there is none."""
-    return max(
-        (generation_of(path) for folder in folders for path in Checkpoints(folder).paths()),
-        default=0,
-    )
+def last_generation(folder: Path) -> int:
+    """Returns the largest generation in a task's folder; 0 if there is none."""
+    return max(map(generation_of, Checkpoints(folder).paths()), default=0)
 
 
 def latest_set(

@@ -1,7 +1,7 @@
 """The start of a program, from scratch or from a checkpoint, and loading that checkpoint."""
 
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,8 +40,8 @@ class ResumePoint(NamedTuple):
       checkpoint: folder of the checkpoint to resume from; None: start afresh.
       with_table: load the replay table from the checkpoint too, if it has one.
       checkpoints: in the place of `checkpoint`, the folders by task if there are several tasks.
-      last_generation: of several tasks, the last checkpoint generation of the programs before;
-        see `generations`.
+      generations: of several tasks, the last checkpoint generation in the folder of each that had
+        checkpoints before; see the module `generations`.
       last_number: of one task, the last number of a checkpoint that was in its folder before.
       without_table: of several tasks, those that start with an empty table.
     """
@@ -50,9 +50,14 @@ class ResumePoint(NamedTuple):
     checkpoint: str | None = None
     with_table: bool = True
     checkpoints: Mapping[str, str] = {}
-    last_generation: int = 0
+    generations: Mapping[str, int] = {}
     last_number: int = 0
     without_table: frozenset[str] = frozenset()
+
+    @property
+    def last_generation(self) -> int:
+        """Of several tasks, the last checkpoint generation of the programs before; 0: none."""
+        return max(self.generations.values(), default=0)
 
     def of_task(self, task: str) -> "ResumePoint":
         """Returns the point from which a task starts."""
@@ -103,31 +108,30 @@ class ResumePoint(NamedTuple):
         return path if path.is_dir() else None
 
 
-def check_seen(folders: Sequence[Path], start: ResumePoint) -> None:
+def check_seen(folders: Mapping[str, Path], start: ResumePoint) -> None:
     """Checks that a program does not start afresh beside checkpoints that its launcher missed.
 
     The launcher looks into its own host's run folder, which the learner's host may not share.
 
     Args:
-      folders: the folders of the tasks of a learner's node.
+      folders: the folders of the tasks of a learner's node, by task.
       start: where the program starts.
 
     Raises:
       ConfigError: there are checkpoints that the launcher has not seen.
     """
-    paths = [path for folder in folders for path in Checkpoints(folder).paths()[-1:]]
-    fresh = start.checkpoint is None and not start.checkpoints
-    if (
-        fresh
-        and paths
-        and (not start.last_generation or last_generation(folders) > start.last_generation)
-    ):
-        raise ConfigError(
-            f"--run_dir: host {socket.gethostname()}, the learner's, has {paths[0]}, which the "
-            f"launcher has not seen: to resume, copy {paths[0].parent} to the same place on the "
-            "launcher's host, or from Python pass ResumePoint(checkpoint=...); to start afresh, "
-            "name a new --run_dir"
-        )
+    if start.checkpoint is not None or start.checkpoints:
+        return
+    for task, folder in folders.items():
+        seen = start.generations.get(task, -1)  # of each task by itself: hosts have some of them
+        for path in Checkpoints(folder).paths()[-1:]:
+            if last_generation(folder) > seen:
+                raise ConfigError(
+                    f"--run_dir: host {socket.gethostname()}, the learner's, has {path}, which the "
+                    f"launcher has not seen: to resume, copy {path.parent} to the same place on "
+                    "the launcher's host, or from Python pass ResumePoint(checkpoint=...); to "
+                    "start afresh, name a new --run_dir"
+                )
 
 
 def check_agent(agent: Agent, checkpoint: Path) -> None:

@@ -214,12 +214,12 @@ def _resume(
         ) from error
     tasks = experiment.tasks
     several = len(tasks) > 1
-    before = last_generation([experiment.task_dir(path, task) for task in tasks]) if several else 0
+    before = _generations(path, experiment) if several else {}
     if not checkpoints:
         what = "checkpoint of every policy" if several else "checkpoint"
         where = f"{shown(path)} has no {what}"
         say(f"distrl: {where}: starting from the beginning, appending to its logs")
-        return RunFolder(path, ResumePoint(settings, last_generation=before))
+        return RunFolder(path, ResumePoint(settings, generations=before))
     for line in [*check_settings(checkpoints, settings, experiment), *changed]:
         say(line)
     empty = frozenset(
@@ -230,7 +230,7 @@ def _resume(
     paths = {name: str(checkpoint.path) for name, checkpoint in checkpoints.items()}
     if several:
         resume_point = ResumePoint(
-            settings, checkpoints=paths, last_generation=before, without_table=empty
+            settings, checkpoints=paths, generations=before, without_table=empty
         )
     else:
         (only,) = paths.values()
@@ -252,6 +252,16 @@ def _resume(
             f"steps, {' + '.join(versions)} learner steps"
         )
     return RunFolder(path, resume_point, ended)
+
+
+def _generations(path: Path, experiment: Experiment) -> dict[str, int]:
+    """Returns the last checkpoint generation of each task that has checkpoints here."""
+    folders = {task: experiment.task_dir(path, task) for task in experiment.tasks}
+    return {
+        task: last_generation(folder)
+        for task, folder in folders.items()
+        if Checkpoints(folder).paths()
+    }
 
 
 def _latest(

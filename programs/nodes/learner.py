@@ -106,7 +106,7 @@ class LearnerNode(MemberCalls):
           ConfigError: see `check_seen`.
         """
         if not current_heartbeat().restarted:
-            folders = [experiment.task_dir(Path(setup.run_dir), task) for task in tasks]
+            folders = {task: experiment.task_dir(Path(setup.run_dir), task) for task in tasks}
             check_seen(folders, setup.resume_point)
         configure_jax()
         start_up.begin("launcher", os.getppid() if has_own_process() else None)

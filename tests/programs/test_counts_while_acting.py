@@ -135,7 +135,7 @@ def test_a_stop_ends_within_a_step_and_the_same_budget_goes_on(
             task: str(Checkpoints(folder).latest().path)
             for task, folder in zip(made.tasks, folders)
         },
-        last_generation=last_generation(folders),
+        generations={task: last_generation(folder) for task, folder in zip(made.tasks, folders)},
     )
     ended = train(made, tmp_path, threading.Event(), resume_point=point)
     assert ended == (f"{Hook.steps} environment steps", True)

@@ -15,23 +15,34 @@ def saved(folder, name, **facts):
 
 
 def test_checkpoints_that_the_launcher_has_not_seen_are_not_started_beside(tmp_path):
-    check_seen([tmp_path], ResumePoint())
+    folders = {"a": tmp_path}
+    check_seen(folders, ResumePoint())
     saved(tmp_path, "000007")
     saved(tmp_path, "000012")
     newest = str(tmp_path / "checkpoints" / "000012")
     with pytest.raises(ConfigError, match=rf"^--run_dir: host .* has {newest}, which the launcher"):
-        check_seen([tmp_path], ResumePoint())
-    check_seen([tmp_path], ResumePoint(checkpoint=newest))
-    check_seen([tmp_path], ResumePoint(checkpoints={"a": newest}))
+        check_seen(folders, ResumePoint())
+    check_seen(folders, ResumePoint(checkpoint=newest))
+    check_seen(folders, ResumePoint(checkpoints={"a": newest}))
 
 
 def test_of_several_tasks_the_launcher_has_seen_those_of_no_complete_round(tmp_path):
-    folders = [tmp_path / "a", tmp_path / "b"]
-    saved(folders[1], "000007", round=2)
-    check_seen(folders, ResumePoint(last_generation=2))
-    for before in (0, 1):
+    folders = {"a": tmp_path / "a", "b": tmp_path / "b"}
+    saved(folders["b"], "000007", round=2)
+    check_seen(folders, ResumePoint(generations={"b": 2}))
+    for before in ({}, {"b": 0}, {"b": 1}, {"a": 2}, {"a": 2, "b": 1}):
         with pytest.raises(ConfigError, match=r"has .*/b/checkpoints/000007, which"):
-            check_seen(folders, ResumePoint(last_generation=before))
+            check_seen(folders, ResumePoint(generations=before))
+
+
+def test_checkpoints_of_one_task_do_not_stand_for_those_of_another_host(tmp_path):
+    learner_hosts = [{"a": tmp_path / "a"}, {"b": tmp_path / "b"}]
+    saved(tmp_path / "a", "000007", round=3)
+    saved(tmp_path / "b", "000009", round=3)
+    start = ResumePoint(generations={"a": 3})  # the launcher has the folder of `a` alone
+    check_seen(learner_hosts[0], start)
+    with pytest.raises(ConfigError, match=r"has .*/b/checkpoints/000009, which"):
+        check_seen(learner_hosts[1], start)
 
 
 def test_a_node_restarts_from_where_the_program_started_or_from_what_it_saved(tmp_path):

@@ -15,7 +15,7 @@ import pytest
 
 from distrl.agents.dqn import DQNConfig
 from distrl.checkpointing.generations import ClockGenerations, latest_set
-from distrl.checkpointing.resume_point import monitor_states
+from distrl.checkpointing.resume_point import check_seen, monitor_states
 from distrl.checkpointing.store import Checkpoints
 from distrl.config import ActorsConfig
 from distrl.errors import ConfigError, SpecError
@@ -122,6 +122,18 @@ def test_a_run_of_two_policies_resumes(opened):
         assert checked[0] < checked[1]
 
 
+def test_the_launcher_says_of_which_policies_it_has_seen_checkpoints(opened, tmp_path):
+    """Those of `inner` are on another host, whose learner must not start from the beginning."""
+    made = experiment(2000)
+    elsewhere = tmp_path / "run" / "tasks" / "inner" / "checkpoints"
+    elsewhere.rename(tmp_path / "elsewhere")
+    point = opened(made)[0].resume_point
+    assert not point.checkpoints and point.generations == {"outer": 1}
+    (tmp_path / "elsewhere").rename(elsewhere)
+    with pytest.raises(ConfigError, match=r"has .*/inner/checkpoints/\d+, which the launcher"):
+        check_seen({"inner": elsewhere.parent}, point)
+
+
 @pytest.mark.full
 def test_a_program_killed_between_two_policies_saves(opened):
     """One policy's checkpoint has no match: both resume from the generation before."""
@@ -134,7 +146,7 @@ def test_a_program_killed_between_two_policies_saves(opened):
     assert any("of generation 2, which not all policies have saved" in line for line in lines)
     point = folder.resume_point
     assert [point.of_task(task).manifest()["round"] for task in TASKS] == [1, 1]
-    assert point.last_generation == 2
+    assert point.generations == {"inner": 1, "outer": 2}
     manifests = run(folder, made)
     check_steps(manifests, 3000)
     assert {manifest["round"] for manifest in manifests.values()} == {3}
