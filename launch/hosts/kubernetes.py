@@ -71,8 +71,9 @@ def manifests(
       image: an image that the repository's Dockerfile makes, or one with `distrl` on its path.
       name: name of the run, unique in its namespace; all objects' names begin with it.
       credentials: certificate and private key (PEM).
-      storage: what is mounted at RUNS: `claim:NAME`, an existing PersistentVolumeClaim, or
-        `path:/FOLDER`, a folder of the cluster node that runs the learner's host.
+      storage: what is mounted at RUNS in the pods that save, those of the launcher and of hosts
+        with learners: `claim:NAME`, an existing PersistentVolumeClaim, or `path:/FOLDER`, a folder
+        of the cluster node that runs them.
       grace: seconds that the program needs to stop, including its last checkpoint.
       tunnel_port: port on which each host listens for the others.
       join_port: port on which the launcher listens for the hosts.
@@ -87,12 +88,10 @@ def manifests(
         _check_host(host, name)
     objects = RunObjects(image, name, _storage(storage), tunnel_port, join_port)
     first = placement.hosts[0].name
-    jobs = [
-        objects.host(
-            host, persistent=host.name == first, grace=grace if host.name == first else _GRACE_S
-        )
-        for host in placement.hosts
-    ]
+    jobs = []
+    for host in placement.hosts:
+        saves = host.name == first or host.learners > 0
+        jobs.append(objects.host(host, persistent=saves, grace=grace if saves else _GRACE_S))
     return [
         objects.secret(credentials),
         objects.service(),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from distrl.programs.placement import Host
 
 CREDENTIALS = "/etc/distrl/credentials.pem"  # in every pod: certificate, then key
-RUNS = "/runs"  # in every pod; persistent for the launcher and the learner's host
+RUNS = "/runs"  # in every pod; persistent for the launcher and hosts with learners
 LAUNCHER = "launcher"
 TUNNEL_PORT, JOIN_PORT = 7420, 7421
 JOIN_S = 3600.0  # for all pods to start: an image is pulled, a node is added, a queue moves

@@ -26,6 +26,7 @@ class Host(NamedTuple):
     cores: int = 4
     gpus: int = 0
     memory_gb: float = 8.0
+    learners: int = 0
 
 
 class Placement(NamedTuple):
@@ -164,10 +165,15 @@ def test_what_is_restarted():
     ],
 )
 def test_runs_are_persistent_where_the_learner_is(storage: str, volume: dict[str, Any]):
-    for host, pod in pods(storage=storage).items():
-        runs = next(each for each in pod["volumes"] if each["name"] == "runs")
-        persistent = host in ("h1", "launcher")
-        assert runs == {"name": "runs", **(volume if persistent else {"emptyDir": {}})}
+    h1, h2, h3 = HOSTS.hosts
+    for hosts, saving in (
+        ((h1, h2, h3), {"h1", "launcher"}),
+        ((h1, h2, h3._replace(learners=1)), {"h1", "h3", "launcher"}),
+    ):
+        for host, pod in pods(placement=Placement(hosts), storage=storage, grace=90.0).items():
+            runs = next(each for each in pod["volumes"] if each["name"] == "runs")
+            assert runs == {"name": "runs", **(volume if host in saving else {"emptyDir": {}})}
+            assert pod["terminationGracePeriodSeconds"] == (90 if host in saving else 30)
     # A volume that one node may have at a time, or a folder of it: both pods are on that node.
     (term,) = pods()["launcher"]["affinity"]["podAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
