@@ -13,7 +13,7 @@ from distrl.programs.placement import Placement, write_hosts
 from distrl.runtime.working_folder import absolute
 
 # Flags that the pod gets with other values, or does without.
-_CHANGED = ("hosts", "tunnel_port", "join_wait", "config_file")
+_CHANGED = ("hosts", "tunnel_port", "join_wait")
 
 
 def write_manifests(

@@ -25,10 +25,11 @@ from distrl.programs.placement import Host, Placement, parse_hosts, place
 from distrl.runtime.durations import check_duration
 from distrl.runtime.working_folder import absolute
 
-# Flags of `distrl train` that do not go into the command lines of the hosts' launcher.
+# Flags of `distrl train` that do not go into the command lines of the hosts' launcher. Those of a
+# file are in the command's words already, and it may have some of these.
 _LOCAL_FLAGS = (
     "run_dir", "slurm", "launcher", "image", "name", "storage", "join_port", "join_address",
-    "credentials",
+    "credentials", "config_file",
 )  # fmt: skip
 
 

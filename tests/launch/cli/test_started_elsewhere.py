@@ -1,5 +1,7 @@
 """Launchers whose program another command line runs: a job of Slurm, or what the user starts."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,14 @@ def test_an_experiment_that_no_command_line_names_is_refused(
     assert line.startswith(f"distrl: --launcher={launcher}: the program is started by a command")
     assert "distrl train --experiment=FILE.py" in line
     assert not submitted and not list(tmp_path.iterdir())
+
+
+def test_the_printed_line_needs_no_file_of_settings(status_of, tmp_path, capsys):
+    """The file has flags that the launcher of that line refuses."""
+    pytest.importorskip("cryptography")
+    settings = {"launcher": "commands", "join_address": "a", "seed": 7}
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    assert status_of("train", HOSTS, "--config_file=settings.json", "--run_dir=run") == 0
+    (line,) = re.findall(r"^ *distrl train .*$", capsys.readouterr().out, re.MULTILINE)
+    assert {"--seed=7", "--launcher=join", HOSTS} < set(line.split())
+    assert not {"config_file", "join_address"} & set(re.findall(r"--(\w+)", line))
