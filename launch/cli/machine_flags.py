@@ -6,7 +6,7 @@ from absl import flags
 
 from distrl.errors import ConfigError
 from distrl.launch.cli.train_flags import without_flags
-from distrl.launch.hosts import kubernetes
+from distrl.launch.hosts import kubernetes, slurm
 from distrl.programs.placement import HOST_SETTINGS
 
 LAUNCHERS = {
@@ -159,7 +159,7 @@ def check_flags(topology: str, values: flags.FlagValues) -> None:
       ConfigError: a flag is for several machines, or for another launcher.
     """
     for name in given(values):
-        reason = _unfit(name, topology, values.launcher)
+        reason = _unfit(name, topology, values)
         if reason is not None:
             raise ConfigError(f"--{name} {reason}, or leave it out")
 
@@ -181,22 +181,24 @@ def drop_unfit(
       topology: as in `check_flags`.
       values: the flags' values.
     """
-    unfit = [name for name in names if _unfit(name, topology, values.launcher) is not None]
+    unfit = [name for name in names if _unfit(name, topology, values) is not None]
     for name in unfit:
         values[name].unparse()
     return without_flags(list(words), unfit, values)
 
 
-def _unfit(name: str, topology: str, launcher: str) -> str | None:
+def _unfit(name: str, topology: str, values: flags.FlagValues) -> str | None:
     """Returns why a flag would be ignored, and what would be right; None: it is not."""
     if topology != "multi_machine":
         return (
             f"is for several machines, and would be ignored with --topology={topology}; use "
             "--topology=multi_machine"
         )
-    if launcher not in _FOR.get(name, LAUNCHERS):
+    if values.launcher not in _FOR.get(name, LAUNCHERS):
         others = " or ".join(_FOR[name])
-        return f"would be ignored with --launcher={launcher}; use --launcher={others}"
+        return f"would be ignored with --launcher={values.launcher}; use --launcher={others}"
+    if name == "slurm" and values.slurm and slurm.in_job():
+        return "would be ignored: this is a Slurm job already; submit from a login node"
     return None
 
 

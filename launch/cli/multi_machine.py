@@ -187,7 +187,7 @@ def _submit(
             "--launcher=slurm: not in a Slurm job; submit one with --slurm='--nodes=3 --exclusive'"
         )
     run_dir = _run_dir(experiment, values)
-    plain = without_flags(arguments[1:], ("run_dir", "slurm"), values)
+    plain = without_flags(arguments[1:], ("run_dir", "slurm", "config_file"), values)
     job = slurm.submit([*plain, f"--run_dir={run_dir}"], run_dir, shlex.split(values.slurm))
     say(f"distrl: submitted job {job}; everything is written to {run_dir}, its output to slurm.log")
 

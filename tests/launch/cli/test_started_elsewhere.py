@@ -36,6 +36,29 @@ def test_a_job_is_submitted_for_hosts_that_are_named(status_of, tmp_path, capsys
     assert f"{HOSTS} --launcher=slurm --run_dir={run_dir}" in Path(script).read_text()
 
 
+def test_a_job_is_not_submitted_from_within_a_job(
+    status_of, tmp_path, capsys, submitted, monkeypatch
+):
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    assert status_of("train", "--launcher=slurm", "--slurm=--nodes=2", "--run_dir=run") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("distrl: --slurm would be ignored: this is a Slurm job already; submit")
+    assert line.endswith("or leave it out")
+    assert not submitted and not list(tmp_path.iterdir())
+
+
+def test_a_job_needs_no_file_of_settings(status_of, tmp_path, submitted):
+    """The file has the flag that a job refuses."""
+    settings = {"launcher": "slurm", "slurm": "--nodes=2", "seed": 7}
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    assert status_of("train", "--config_file=settings.json", "--run_dir=run") == 0
+    ((*_, option, script),) = submitted
+    assert option == "--nodes=2"
+    run_dir = tmp_path / "run"
+    text = Path(script).read_text()
+    assert f"train --launcher=slurm --seed=7 --run_dir={run_dir} &" in text
+
+
 @pytest.mark.parametrize("launcher", ["slurm", "commands", "kubernetes"])
 def test_an_experiment_that_no_command_line_names_is_refused(
     status_of, tmp_path, capsys, submitted, launcher
