@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from distrl.runtime.memory_file import memory_file
+
 _MARK = 64  # bytes at the start, which say whose memory it is
 
 
@@ -29,7 +31,7 @@ class SharedMemory:
 
     def __init__(self, nbytes: int):
         """Args: nbytes: size. Raises OSError if there is not as much memory."""
-        descriptor = os.memfd_create("distrl-gradients")
+        descriptor = memory_file("distrl-gradients")
         os.posix_fallocate(descriptor, 0, _MARK + nbytes)  # running out later were a SIGBUS
         mark = uuid.uuid4().hex
         mapped = np.frombuffer(mmap.mmap(descriptor, _MARK + nbytes), np.uint8)

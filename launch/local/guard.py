@@ -18,6 +18,7 @@ from distrl.launch.local.robust_streams import stop_waiting_for_readers
 from distrl.launch.supervision import signals
 from distrl.runtime import process_exit
 from distrl.runtime.host_resources import killed_by, oom_kills
+from distrl.runtime.memory_file import memory_file
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _REPEAT_S = 1.0  # in which a program that has sent SIGINT may send it again, and means one
@@ -30,7 +31,7 @@ def run_guarded() -> None:
     and the process group: Ctrl-C reaches both, and counts once.
     """
     # What the process says may be long: a pipe that is read only at the end would block it.
-    facts = os.memfd_create("distrl-guard")
+    facts = memory_file("distrl-guard")
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

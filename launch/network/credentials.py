@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from distrl.errors import ConfigError
 from distrl.runtime.files import write_private
+from distrl.runtime.memory_file import memory_file
 from distrl.runtime.working_folder import absolute
 
 NAME = "distrl"  # every host's name in TLS
@@ -145,7 +146,7 @@ def _context(protocol: int, credentials: Credentials) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=credentials.certificate.decode())  # trusts no other
     # Python loads a certificate chain only from a file; this one is in memory, in no folder.
-    fd = os.memfd_create("credentials")
+    fd = memory_file("credentials")
     with open(fd, "wb") as file:
         file.write(credentials.certificate + credentials.key)
         file.flush()

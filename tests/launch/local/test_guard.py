@@ -32,10 +32,10 @@ def start(tmp_path):
     """A function that starts a program under a guard, in a process group of its own."""
     started = []
 
-    def start(body):
+    def start(body, begin=""):
         started.append(
             subprocess.Popen(
-                [sys.executable, "-c", BEGINNING + body, tmp_path],
+                [sys.executable, "-c", begin + BEGINNING + body, tmp_path],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -86,10 +86,14 @@ def test_a_lack_of_memory_is_told(tmp_path):
     assert (done.returncode, result(tmp_path)["reason"]) == (1, reason)
 
 
-@pytest.mark.parametrize("code", [0, 130])
-def test_an_announced_end(tmp_path, start, code):
+@pytest.mark.parametrize(
+    ("code", "begin"),
+    [(0, ""), (130, ""), (0, "import os; del os.memfd_create")],
+    ids=["finished", "stopped", "a Python for an old glibc"],
+)
+def test_an_announced_end(tmp_path, start, code, begin):
     (tmp_path / "result.json").write_text("{}")
-    process = start(f"announce(code={code}); os._exit(9)  # by an exit handler, say")
+    process = start(f"announce(code={code}); os._exit(9)  # by an exit handler, say", begin)
     out, _ = process.communicate(timeout=50)
     assert (process.returncode, out) == (code, "")
     assert result(tmp_path) == {}

@@ -1,0 +1,32 @@
+"""Files in memory, which have a descriptor and no name."""
+
+import ctypes
+import os
+import platform
+
+_SYS_MEMFD_CREATE = 279 if platform.machine() in ("aarch64", "riscv64") else 319
+_MFD_CLOEXEC = 1
+
+
+def memory_file(name: str) -> int:
+    """Returns the descriptor of a new, empty file; the file is gone with the last descriptor.
+
+    Pythons that are to run with a glibc before 2.27, such as many of uv's and conda-forge's, lack
+    `os.memfd_create`: here they ask the kernel.
+
+    Args:
+      name: what `/proc/PID/fd` shows; files may have the same.
+
+    Raises:
+      OSError: there cannot be another file.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = libc.syscall(
+        ctypes.c_long(_SYS_MEMFD_CREATE), os.fsencode(name), ctypes.c_uint(_MFD_CLOEXEC)
+    )
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(descriptor)
