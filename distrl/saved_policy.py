@@ -24,6 +24,7 @@ from distrl.policy import (
 )
 from distrl.rules import RandomPolicy
 from distrl.runtime.durations import check_duration
+from distrl.runtime.working_folder import absolute
 from distrl.same_spaces import different_part
 from distrl.saved.saved_agent import own_code
 from distrl.snapshot_source import SnapshotSource
@@ -52,7 +53,7 @@ class SavedPolicy:
     trust: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", str(Path(self.path).absolute()))
+        object.__setattr__(self, "path", str(absolute(self.path)))
         for name in ("greedy", "trust"):
             check_flag(self, name, "SavedPolicy")
         find_saved(self.path, self.which, "SavedPolicy")
@@ -95,7 +96,7 @@ class PastPolicies:
     trust: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", str(Path(self.path).absolute()))
+        object.__setattr__(self, "path", str(absolute(self.path)))
         check_whole(self, "newest", "PastPolicies")
         check_duration("PastPolicies.refresh", self.refresh, zero=True)
         for name in ("greedy", "trust"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from absl import flags
 
+from distrl import saved_policy
 from distrl.envs import PythonEnvironment
 from distrl.experiment import Experiment
 from distrl.launch.cli import config_file
@@ -25,6 +26,7 @@ from distrl.launch.runs.video_files import open_film
 from distrl.programs.diagram import diagram_of_one_process
 from distrl.programs.placement import parse_hosts
 from distrl.runtime.provenance import provenance
+from distrl.saved_policy import PastPolicies, SavedPolicy
 from distrl.testing import CheckingConfig, CountingEnvironment
 
 EXPERIMENT = Experiment(PythonEnvironment(CountingEnvironment), CheckingConfig())
@@ -62,6 +64,12 @@ def test_a_run_is_evaluated(moved: Path, monkeypatch: pytest.MonkeyPatch):
     of_task = evaluation.evaluate(Run("run", trust=True, task="a"), environment)
     assert isinstance(of_task, Run)
     assert (of_task.path, of_task.trust) == (moved / "home" / "run" / "tasks" / "a", True)
+
+
+def test_policies_are_those_of_its_runs(moved: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(saved_policy, "find_saved", lambda path, which, caller: None)
+    for policy in (SavedPolicy("run"), PastPolicies("run")):
+        assert policy.path == str(moved / "home" / "run")
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a.png"])
