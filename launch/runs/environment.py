@@ -16,7 +16,7 @@ from distrl.envs.python import PythonEnvironment, WrapperConfig
 from distrl.envs.suites import DmControlBuilder, GymBuilder
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.launch.run_dir.config_dict import SCALARS
+from distrl.launch.run_dir.config_dict import SCALARS, is_settings_tuple
 from distrl.launch.run_dir.snapshot import pickled_experiment, read_about
 from distrl.launch.runs.run import Run
 from distrl.saved.bytecode import has_bytecode, other_python
@@ -30,7 +30,6 @@ _CLASSES = {
 }  # fmt: skip
 _ENVIRONMENT = "environment"
 _FUNCTIONS = ("builder", "post_process")  # fields of them that code fills
-_PLAIN = (*SCALARS, tuple)  # what flags can change
 
 
 class _NotPlainError(Exception):
@@ -175,14 +174,27 @@ def with_settings(name: str, part: Any, settings: Any, classes: Any) -> Any:
         return part
     values: dict[str, Any] = {}
     for field in dataclasses.fields(part):
-        now, was = getattr(part, field.name), settings.get(field.name)
-        if dataclasses.is_dataclass(now):
-            values[field.name] = with_settings(f"{name}.{field.name}", now, was, classes)
-        elif field.name in _FUNCTIONS or field.name not in settings or not field.init:
+        if field.name not in settings or not field.init:
             continue
-        elif now is None or (isinstance(now, _PLAIN) and not isinstance(now, enum.Enum)):
-            values[field.name] = _as_tuple(was)
+        now, was = getattr(part, field.name), _as_tuple(settings[field.name])
+        inner = f"{name}.{field.name}"
+        if dataclasses.is_dataclass(now):
+            values[field.name] = with_settings(inner, now, was, classes)
+        elif is_settings_tuple(now) and isinstance(was, dict):
+            values[field.name] = tuple(
+                with_settings(f"{inner}.{each.name}", each, was.get(each.name), classes)
+                for each in now
+            )
+        elif field.name not in _FUNCTIONS and _is_plain(now) and _is_plain(was):
+            values[field.name] = was
     return dataclasses.replace(part, **values)  # type: ignore[type-var]
+
+
+def _is_plain(value: Any) -> bool:
+    """Returns whether flags can change a value: a scalar, None, or a tuple of such values."""
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return value is None or (isinstance(value, SCALARS) and not isinstance(value, enum.Enum))
 
 
 def _as_tuple(value: Any) -> Any:

@@ -100,9 +100,23 @@ class Colour(str, enum.Enum):
     RED = "red"
 
 @dataclasses.dataclass(frozen=True)
+class Reward:
+    scale: float = 1.0
+
+@dataclasses.dataclass(frozen=True)
+class Monster:
+    name: str
+    speed: float = 1.0
+
+@dataclasses.dataclass(frozen=True)
 class Builder:
     level: str = "easy"
     colour: Colour = Colour.RED
+    sizes: tuple[int, ...] = (1, 2)
+    colours: tuple[Colour, ...] = (Colour.RED,)
+    rewards: tuple[Reward, ...] = (Reward(),)
+    functions: tuple = (abs, (min, max))
+    monsters: tuple[Monster, ...] = (Monster("orc"), Monster("bat", 2.0))
     made: str = dataclasses.field(default="", init=False)
 
     def __call__(self, seed):
@@ -112,11 +126,13 @@ experiment = Experiment(PythonEnvironment(Builder()), CheckingConfig())
 """
 
 
-def test_a_builder_has_the_words_that_the_run_was_given(tmp_path):
+def test_a_builder_has_the_settings_that_the_run_was_given(tmp_path):
     file = tmp_path / "words.py"
     file.write_text(BUILDER)
     environment = experiment_of(Run(tmp_path), file=str(file)).environment
-    builder = dataclasses.replace(environment.builder, level="hard")
+    orc, bat = environment.builder.monsters
+    monsters = (orc, dataclasses.replace(bat, speed=3.0))
+    builder = dataclasses.replace(environment.builder, level="hard", sizes=(3,), monsters=monsters)
     run = make_run(tmp_path / "run", dataclasses.replace(environment, builder=builder))
     again = environment_of(run, file=str(file))
     assert again.builder == builder and again.builder.colour is builder.colour
