@@ -16,7 +16,12 @@ from distrl.experiment import Experiment
 from distrl.launch.python import pickling, training_client
 from distrl.launch.run_dir.folder import make_folder_in_runs
 from distrl.launch.runs.run import Run
-from distrl.launch.supervision.result import EXIT_BAD_INPUT, EXIT_FINISHED
+from distrl.launch.supervision.result import (
+    EXIT_BAD_INPUT,
+    EXIT_FINISHED,
+    result_since,
+    which_result,
+)
 from distrl.runtime import home, working_folder
 
 _EXIT_STOPPED = {128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -71,6 +76,7 @@ def train(
         if value is not None or flag.startswith("config."):
             text = value if isinstance(value, str) else repr(_plain(value))
             arguments.append(f"--{flag}={text}")
+    before = which_result(folder)
     try:
         code, last_lines = training_client.run([*arguments, *flags], experiment, quiet)
     finally:
@@ -80,7 +86,7 @@ def train(
     if code == EXIT_BAD_INPUT:
         raise ConfigError(last_lines[-1].removeprefix("distrl: ") if last_lines else "bad input")
     if code not in (EXIT_FINISHED, *_EXIT_STOPPED):
-        raise TrainingError(_reason(folder, code, last_lines))
+        raise TrainingError(_reason(folder, before, code, last_lines))
     return Run(folder, trust=True)
 
 
@@ -99,12 +105,12 @@ def _with_callbacks(experiment: Experiment, callbacks: Sequence[Callback]) -> Ex
     return dataclasses.replace(experiment, callbacks=(*experiment.callbacks, *callbacks))
 
 
-def _reason(folder: Path, code: int, last_lines: Sequence[str]) -> str:
-    """Returns why a run has failed, in a line."""
-    exists = folder.is_dir()  # it does not if training failed before it began
-    result = Run(folder).result if exists else {}
-    if result.get("exit_code") != code:
-        result = {}  # of an earlier program in the folder
-    reason = result.get("reason") or (last_lines[-1] if last_lines else "")
-    where = f"; its output is in {folder}" if exists else ""
+def _reason(
+    folder: Path, before: tuple[int, int] | None, code: int, last_lines: Sequence[str]
+) -> str:
+    """Returns why a run has failed, in a line. Args: before: see `result_since`."""
+    reason = result_since(folder, before, code).get("reason")
+    reason = reason or (last_lines[-1] if last_lines else "")
+    # Without a folder training has failed before it began.
+    where = f"; its output is in {folder}" if folder.is_dir() else ""
     return f"training ended with status {code}: {reason}{where}"

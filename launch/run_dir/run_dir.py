@@ -160,7 +160,7 @@ def _read_result(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
 def _note_end(path: Path, ended: tuple[str, int], config: dict[str, Any]) -> None:
     """Writes how the run has ended, unless its last program ended so, too.
 
-    That was killed, or stopped before the goal was lowered.
+    That was killed or failed, or stopped before the goal was lowered.
 
     Args:
       path: the run folder.
@@ -168,7 +168,9 @@ def _note_end(path: Path, ended: tuple[str, int], config: dict[str, Any]) -> Non
       config: what a program that starts now would write.
     """
     reason, code = ended
-    if (read_dict(path / RESULT_FILE) or {}).get("exit_code") == code:
+    last = read_dict(path / RESULT_FILE) or {}
+    # A failure with the budget used up may be another one than the goal that was not reached.
+    if last.get("exit_code") == code and (code == EXIT_FINISHED or last.get("reason") == reason):
         return
     old = read_dict(path / CONFIG)  # None: it was damaged
     # With the goal that the result is of: `_resume` believes a result where the goal is the same.

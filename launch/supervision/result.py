@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from distrl.runtime.files import write_json
+from distrl.runtime.files import read_dict, write_json
 
 RESULT_FILE = "result.json"
 LAUNCHER = "the launcher"  # in the place of a node, where none has failed
@@ -15,6 +15,31 @@ EXIT_BAD_INPUT = 2
 EXIT_HOST_LOST = 75  # EX_TEMPFAIL of sysexits.h: try again
 FINAL = (EXIT_FINISHED, EXIT_FAILED, EXIT_BAD_INPUT)  # the same command would end so again
 NOT_STARTED = "not started"
+
+
+def which_result(run_dir: pathlib.Path) -> tuple[int, int] | None:
+    """Returns what tells a folder's `result.json` from another one; None if there is none."""
+    try:
+        status = (run_dir / RESULT_FILE).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def result_since(
+    run_dir: pathlib.Path, before: tuple[int, int] | None, code: int
+) -> dict[str, Any]:
+    """Returns the `result.json` of a program; empty if it has written none.
+
+    A program that ends before it opens its run folder leaves that of an earlier one there.
+
+    Args:
+      run_dir: its run folder.
+      before: what `which_result` returned before it started.
+      code: its exit status.
+    """
+    result = read_dict(run_dir / RESULT_FILE) if which_result(run_dir) != before else None
+    return result if result is not None and result.get("exit_code") == code else {}
 
 
 @dataclasses.dataclass

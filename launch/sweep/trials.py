@@ -14,7 +14,13 @@ from distrl.errors import ConfigError
 from distrl.goal import MISSED
 from distrl.launch.python import training_client, training_process
 from distrl.launch.runs.run import Run
-from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, RESULT_FILE
+from distrl.launch.supervision.result import (
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    RESULT_FILE,
+    result_since,
+    which_result,
+)
 from distrl.launch.supervision.signals import Signals, run_once
 from distrl.launch.supervision.usage import process_usage
 from distrl.launch.sweep.fit import TrialSlots
@@ -30,10 +36,18 @@ Start = Callable[[Trial, Mapping[str, str]], "subprocess.Popen[bytes]"]
 
 @dataclasses.dataclass
 class _Running:
-    """A trial's process. Attributes: slot: its slot. started: when. memory: the most it used."""
+    """A trial's process.
+
+    Attributes:
+      before: the result that its run folder had, see `which_result`.
+      slot: its slot.
+      started: when.
+      memory: the most it used.
+    """
 
     trial: Trial
     process: "subprocess.Popen[bytes]"
+    before: tuple[int, int] | None
     slot: int
     started: float
     memory: int = 0
@@ -88,8 +102,9 @@ class Runner:
             trial, slot = self._todo.pop(0), min(free)
             self._number += 1
             self._say(f"distrl: {self._number}/{self._count} {trial.name} starts: {trial}")
+            before = which_result(self._folder.run_dir(trial))
             process = self._start(trial, self._slots.environment(slot))
-            self._running.append(_Running(trial, process, slot, time.monotonic()))
+            self._running.append(_Running(trial, process, before, slot, time.monotonic()))
 
     def _hear(self, signals: Sequence[int]) -> None:
         """Stops all trials at the first signal, and kills them at a second Ctrl-C or too late."""
@@ -129,7 +144,7 @@ class Runner:
         self._memory.append(running.memory)
         log = self._folder.log(trial)
         trial.status, trial.reason = ending(
-            self._folder.run_dir(trial), log, code, self.stopped_by is not None
+            self._folder.run_dir(trial), running.before, log, code, self.stopped_by is not None
         )
         self._folder.write()
         line = f"distrl: {trial.name} {trial.status} after {seconds:.0f} s: {trial.reason}"
@@ -146,21 +161,22 @@ class Runner:
         self._say(line)
 
 
-def ending(run_dir: Path, log: Path, code: int, stopped: bool) -> tuple[str, str]:
+def ending(
+    run_dir: Path, before: tuple[int, int] | None, log: Path, code: int, stopped: bool
+) -> tuple[str, str]:
     """Returns a trial's status, and why it ended.
 
     Args:
       run_dir: its run folder.
+      before: see `result_since`.
       log: its output.
       code: the exit status; negative: the signal that ended it.
       stopped: whether it was asked to stop.
     """
-    run = Run(run_dir)
-    result = run.result
-    if result.get("exit_code") != code:
-        result = {}  # of the time before
+    # A run that had finished before leaves its result as it is.
+    result = result_since(run_dir, None if code == EXIT_FINISHED else before, code)
     reason = str(result.get("reason") or _last_line(log) or f"exit status {code}")
-    if run.has_damaged_result:
+    if Run(run_dir).has_damaged_result:
         reason += f" ({RESULT_FILE} is damaged)"
     if code == EXIT_FINISHED:
         return "finished", reason

@@ -24,6 +24,7 @@ from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, Learner
 from distrl.goal import Goal
 from distrl.launch.python import pickling, training, training_process
 from distrl.replay.buffer import ReplayConfig
+from distrl.runtime.files import write_json
 from distrl.testing import CheckingConfig, CountingEnvironment
 from tests.support.commands import ROOT
 from tests.support.selection import full
@@ -129,23 +130,35 @@ def test_a_callback_ends_the_run_as_a_goal_does(tmp_path, topology):
 @pytest.fixture
 def end_with(tmp_path, monkeypatch):
     """A function that has the next `distrl.train` end, in a folder with a result of before."""
-    before = {"status": "stopped", "reason": "SIGINT", "exit_code": 130}
-    (tmp_path / "result.json").write_text(json.dumps(before))
 
-    def end(code, *last_lines):
-        monkeypatch.setattr(training.training_client, "run", lambda *_: (code, last_lines))
+    def end(code, *last_lines, before, writes=None):
+        (tmp_path / "result.json").write_text(json.dumps(before))
+
+        def run(*_):
+            if writes is not None:
+                write_json(tmp_path / "result.json", writes)
+            return code, last_lines
+
+        monkeypatch.setattr(training.training_client, "run", run)
         return distrl.train("CartPole-v1", run_dir=tmp_path, quiet=True)
 
     return end
 
 
-def test_the_reason_of_a_failure_is_not_that_of_an_earlier_program(end_with):
+STOPPED = {"status": "stopped", "reason": "SIGINT", "exit_code": 130}
+FAILED = {"status": "failed", "reason": "ValueError: x", "exit_code": 1}
+
+
+@pytest.mark.parametrize("before", [STOPPED, FAILED])
+def test_the_reason_of_a_failure_is_not_that_of_an_earlier_program(end_with, before):
     with pytest.raises(TrainingError, match=r"^training ended with status 1: distrl: no disk; its"):
-        end_with(1, "distrl: no disk")
+        end_with(1, "distrl: no disk", before=before)
+    with pytest.raises(TrainingError, match=r"^training ended with status 1: ValueError: x; its"):
+        end_with(1, "Traceback", before=before, writes=FAILED)
 
 
 def test_a_closed_terminal_stops_as_ctrl_c_does(end_with, tmp_path):
-    assert end_with(128 + signal.SIGHUP).path == tmp_path
+    assert end_with(128 + signal.SIGHUP, before=STOPPED).path == tmp_path
 
 
 class Fails(Callback):
@@ -276,6 +289,7 @@ from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
 from distrl.launch.python import training, training_process
 from distrl.replay.buffer import ReplayConfig
+from distrl.runtime.files import write_json
 from tests.support.selection import full
 
 class Mine(CountingEnvironment):

@@ -22,7 +22,7 @@ from distrl.config import CheckpointConfig
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
-from distrl.goal import Goal
+from distrl.goal import MISSED, Goal
 from distrl.launch.run_dir import config_diff, resume_checks, run_dir
 from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
 from distrl.programs.single_process import single_process
@@ -265,6 +265,18 @@ def test_a_killed_run_that_had_missed_its_goal_has_failed(opened, finished, tmp_
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["status"], result["exit_code"]) == ("failed", 1)
     assert opened(made)[0].ended[0] == result["reason"]
+
+
+def test_a_run_that_crashed_with_its_budget_used_up_has_missed_its_goal(opened, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run" / "result.json"
+    crash = {"status": "failed", "reason": "actor/0: ValueError", "exit_code": EXIT_FAILED}
+    path.write_text(json.dumps(crash))
+    made = experiment(goal=Goal(mean_return=1e9, max_env_steps=500))
+    reason, code = opened(made)[0].ended
+    result = json.loads(path.read_text())
+    assert (result["reason"], result["exit_code"]) == (reason, code)
+    assert reason.startswith(MISSED) and code == EXIT_FAILED
 
 
 def test_a_table_of_other_shards(tmp_path):

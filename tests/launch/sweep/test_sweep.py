@@ -15,11 +15,13 @@ from absl.testing import flagsaver
 from distrl.errors import ConfigError
 from distrl.launch.python import training_client
 from distrl.launch.runs.run import Run
+from distrl.launch.supervision.result import which_result
 from distrl.launch.sweep import fit, ranking, sweep
 from distrl.launch.sweep import folder as folder_module
 from distrl.launch.sweep.fit import TrialSlots
 from distrl.launch.sweep.folder import SweepFolder, make_trials
 from distrl.launch.sweep.trials import Runner, ending, start_training
+from distrl.runtime.files import write_json
 from tests.support.commands import ROOT
 from tests.support.waiting import until
 
@@ -114,13 +116,16 @@ def test_trials_that_fail_are_told_and_the_others_run(tmp_path, opened, capsys):
         rows = list(csv.DictReader(file))
     returns = "300.0 1.0 - 1.0 400.0 302.0 1.0 - 1.0 402.0"
     assert [row["mean_return"] or "-" for row in rows] == returns.split()
-    # Again: only those that failed.
+    # Again: only those that failed. One has the result of a program before, and writes none.
+    before = {"exit_code": 1, "reason": "ValueError: y"}
+    write_json(folder.run_dir(folder.trials[2]) / "result.json", before)
     again = opened(make_folder(folder.path, ["3", "bad", "silent", "missed", "4"], (0, 2)))
     _, lines = run(again)
     starts = [line for line in lines if " starts: " in line]
     assert [line.split()[1:3] for line in starts] == [
         ["1/4", "001-seed-0"], ["2/4", "002-seed-0"], ["3/4", "001-seed-2"], ["4/4", "002-seed-2"],
     ]  # fmt: skip
+    assert [trial.reason for trial in again.trials[1:3]] == ["ValueError: x", "no such thing"]
 
 
 def test_an_interrupt_stops_all_and_the_sweep_resumes(tmp_path, opened):
@@ -177,12 +182,18 @@ def test_ends_of_trials(tmp_path):
     log = tmp_path / "log"
     log.write_text("one\nlast line\n\n")
     (tmp_path / "result.json").write_text(json.dumps({"exit_code": 0, "reason": "old"}))
-    assert ending(tmp_path, log, 2, stopped=False) == ("failed", "last line")
-    assert ending(tmp_path, log, 0, stopped=False) == ("finished", "old")
-    assert ending(tmp_path, tmp_path / "none", -9, stopped=False) == ("failed", "exit status -9")
-    assert ending(tmp_path, log, 130, stopped=True) == ("stopped", "last line")
+    old = which_result(tmp_path)
+    assert ending(tmp_path, old, log, 2, stopped=False) == ("failed", "last line")
+    assert ending(tmp_path, old, log, 0, stopped=False) == ("finished", "old")
+    none = tmp_path / "none"
+    assert ending(tmp_path, old, none, -9, stopped=False) == ("failed", "exit status -9")
+    assert ending(tmp_path, old, log, 130, stopped=True) == ("stopped", "last line")
+    write_json(tmp_path / "result.json", {"exit_code": 1, "reason": "ValueError: x"})
+    assert ending(tmp_path, old, log, 1, stopped=False) == ("failed", "ValueError: x")
+    old = which_result(tmp_path)
+    assert ending(tmp_path, old, log, 1, stopped=False) == ("failed", "last line")
     (tmp_path / "result.json").write_text('{"exit_co')
-    assert ending(tmp_path, log, 0, stopped=False) == (
+    assert ending(tmp_path, old, log, 0, stopped=False) == (
         "finished", "last line (result.json is damaged)",
     )  # fmt: skip
 
