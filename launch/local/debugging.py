@@ -122,11 +122,13 @@ def breakpoints_in_terminal() -> Iterator[None]:
 def use_no_terminal() -> None:
     """Says that this process and its nodes have no terminal, as those that `distrl.train` starts.
 
-    Their stdin has no lines of a user, where pdb would quit at once.
+    Their stdin has no lines of a user, where pdb would quit at once. The hook of an editor's
+    debugger, which follows the caller's processes, stays.
     """
     global _has_terminal
     _has_terminal = False
-    skip_breakpoints("all")
+    if sys.breakpointhook is sys.__breakpointhook__:
+        skip_breakpoints("all")
 
 
 def check_terminal(flag: str | None, in_nodes: bool) -> None:

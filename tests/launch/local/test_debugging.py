@@ -111,7 +111,7 @@ def test_a_node_without_a_terminal_skips_breakpoints(monkeypatch, capsys):
 
 def test_pdb_without_a_terminal_is_refused(monkeypatch, capsys):
     debugging.check_terminal("all", in_nodes=False)
-    monkeypatch.setattr(sys, "breakpointhook", sys.breakpointhook)
+    monkeypatch.setattr(sys, "breakpointhook", sys.__breakpointhook__)
     monkeypatch.setattr(debugging, "_has_terminal", True)
     monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
     debugging.use_no_terminal()
@@ -123,6 +123,16 @@ def test_pdb_without_a_terminal_is_refused(monkeypatch, capsys):
             debugging.check_terminal(flag, in_nodes)
     debugging.check_terminal("actor/0:5678", in_nodes=True)
     debugging.check_terminal(None, in_nodes=False)
+
+
+def test_an_editors_debugger_stops_where_there_is_no_terminal(monkeypatch):
+    stops = []
+    monkeypatch.setattr(sys, "breakpointhook", lambda: stops.append(True))
+    monkeypatch.setattr(debugging, "_has_terminal", True)
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+    debugging.use_no_terminal()
+    breakpoint()
+    assert stops == [True]
 
 
 def test_a_debugger_that_was_quit_names_the_flag():
