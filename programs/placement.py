@@ -22,6 +22,7 @@ HOST_SETTINGS = {
 """Type and meaning of what `--hosts` says of a host."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+_SEPARATOR = re.compile(r":(?![^\[]*\])")  # none in the brackets of an address of IPv6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Host:
 def parse_hosts(text: str) -> tuple[Host, ...]:
     """Parses `h1,h2:cores=8:gpus=1,h3:address=10.0.0.3`, or `@FILE` with one host per line.
 
+    An address of IPv6 is in brackets, `h3:address=[fd00::3]`.
+
     Raises:
       ConfigError: the text is malformed; the message says where.
     """
@@ -87,6 +90,8 @@ def write_hosts(hosts: Sequence[Host]) -> str:
 
     def word(host: Host) -> str:
         values = {name: getattr(host, name) for name in HOST_SETTINGS}
+        if ":" in host.address:  # of IPv6
+            values["address"] = f"[{host.address}]"
         settings = [f"{name}={value}" for name, value in values.items() if value]
         return ":".join([host.name, *settings])
 
@@ -94,7 +99,7 @@ def write_hosts(hosts: Sequence[Host]) -> str:
 
 
 def _host(word: str) -> Host:
-    name, *settings = [part for part in word.split(":") if part]
+    name, *settings = [part for part in _SEPARATOR.split(word) if part]
     values: dict[str, str | int | float] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -107,6 +112,8 @@ def _host(word: str) -> Host:
             values[key] = HOST_SETTINGS[key][0](value)
         except ValueError:
             raise ConfigError(f"--hosts: {key} of {name}: no number {value!r}") from None
+        if key == "address":
+            values[key] = value.removeprefix("[").removesuffix("]")
     return Host(name, **values)  # type: ignore[arg-type]
 
 

@@ -32,7 +32,7 @@ from distrl.learner_group import rendezvous
 from distrl.learner_group.group import Agreement
 from distrl.learner_group.rendezvous import MAX_LINE, RENDEZVOUS_S, send
 from distrl.runtime.process_exit import announce, exit_at_once
-from distrl.runtime.sockets import parse_address
+from distrl.runtime.sockets import joined_address, parse_address
 from distrl.types import Nest
 
 ROUND_S = 900.0  # for all processes to come to their next update: some may compile or evaluate
@@ -279,7 +279,7 @@ def join(
     must_match = {"jax": jax.__version__, **must_match}
     group = ProcessGroup(address, count, index, must_match, on_stuck=on_stuck)
     host, _ = parse_address(address, "coordinator_address")
-    service = f"{host}:{group.port}"
+    service = joined_address(host, group.port)
     if index > 0:
         service = f"127.0.0.1:{rendezvous.lasting_tunnel(host, group.port)}"
     on_sigterm = signal.getsignal(signal.SIGTERM)

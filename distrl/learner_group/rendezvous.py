@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from distrl.errors import ConfigError, DeadlineExceeded, PeerError
-from distrl.runtime.sockets import keep_alive, parse_address
+from distrl.runtime.sockets import joined_address, keep_alive, listen, parse_address
 
 RENDEZVOUS_S = 300.0  # for all processes to connect
 MAX_LINE = 65_536  # bytes
@@ -57,9 +57,10 @@ def _await_all(
     """Process 0 accepts the others."""
     count = int(must_match["num_processes"])
     try:
-        server = socket.create_server((host, port))
+        server = listen(host, port)
     except OSError as error:
-        raise ConfigError(f"learner process 0 cannot listen at {host}:{port}: {error}") from error
+        where = joined_address(host, port)
+        raise ConfigError(f"learner process 0 cannot listen at {where}: {error}") from error
     with server:
         while len(peers.sockets) < count - 1:
             server.settimeout(max(0.001, deadline - time.monotonic()))
@@ -68,11 +69,11 @@ def _await_all(
             except TimeoutError as error:
                 missing = sorted(set(range(1, count)) - set(peers.sockets))
                 raise DeadlineExceeded(
-                    f"learner process 0 waits at {host}:{port}: of {count} processes these are "
-                    f"missing: {', '.join(map(str, missing))}"
+                    f"learner process 0 waits at {joined_address(host, port)}: of {count} "
+                    f"processes these are missing: {', '.join(map(str, missing))}"
                 ) from error
-            _accept(peers, connection, f"{peer[0]}:{peer[1]}", must_match)
-    with socket.create_server((host, 0)) as free:
+            _accept(peers, connection, joined_address(peer[0], peer[1]), must_match)
+    with listen(host, 0) as free:
         port = free.getsockname()[1]
     for connection in peers.sockets.values():
         send(connection, {"port": port})
@@ -109,13 +110,14 @@ def _reach_first(
     peers: Peers, host: str, port: int, index: int, must_match: dict[str, str], deadline: float
 ) -> Peers:
     """Another process connects to process 0, which may start later."""
+    where = joined_address(host, port)
     try:
         connection = _connect(host, port, deadline)
     except OSError as error:
         raise DeadlineExceeded(
-            f"learner process {index} found no process 0 at {host}:{port}: {error}"
+            f"learner process {index} found no process 0 at {where}: {error}"
         ) from error
-    name = f"learner process 0 ({host}:{port})"
+    name = f"learner process 0 ({where})"
     peers.sockets[0], peers.names[0] = connection, name
     _prepare(connection)
     send(connection, {"index": index, "about": must_match})

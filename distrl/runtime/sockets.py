@@ -23,6 +23,26 @@ def parse_address(address: str, setting: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def joined_address(host: str, port: int) -> str:
+    """Returns what `parse_address` reads: "HOST:PORT", or "[HOST]:PORT" with an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Returns a listening socket, for IPv6 where the host has no other address.
+
+    Args:
+      host: a name or an address of this host.
+      port: the port; 0: any free one.
+
+    Raises:
+      OSError: the host is not this one, or the port is taken.
+    """
+    families = {each[0] for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
+    return socket.create_server((host, port), family=family)
+
+
 def listen_on_all_interfaces(port: int) -> socket.socket:
     """Returns a listening socket for IPv4, and for IPv6 where the kernel has that.
 

@@ -37,6 +37,13 @@ def test_hosts_are_read(tmp_path):
     assert parse_hosts(f"@{path}") == hosts[:2]
 
 
+def test_an_address_of_ipv6_is_in_brackets():
+    text = "h1:address=[fd00::1]:cores=8,h2:address=[::2]"
+    hosts = parse_hosts(text)
+    assert hosts == (Host("h1", address="fd00::1", cores=8), Host("h2", address="::2"))
+    assert write_hosts(hosts) == text
+
+
 def test_hosts_are_read_as_they_were_written():
     settings = [field.name for field in dataclasses.fields(Host) if field.name != "name"]
     values = {"address": "10.0.0.3", "memory_gb": 0.1}

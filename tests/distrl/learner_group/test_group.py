@@ -22,17 +22,21 @@ from distrl.learner_group.group import SingleProcessGroup
 from distrl.learner_group.process_group import ProcessGroup, join
 from distrl.learner_group.rendezvous import send
 from distrl.learning.random_batches import random_batch
+from distrl.runtime.sockets import joined_address, listen
 from distrl.specs import EnvironmentSpec
 from distrl.types import TIME_FIELDS, Sample
+from tests.support.ipv6 import needs_ipv6
 
 ABOUT = {"agent": "A"}
 WAIT_S = 20.0
 
 
 @pytest.fixture
-def address():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"127.0.0.1:{free.getsockname()[1]}"
+def address(request):
+    """A free address, of IPv4 unless the test says otherwise."""
+    host = getattr(request, "param", "127.0.0.1")
+    with listen(host, 0) as free:
+        return joined_address(host, free.getsockname()[1])
 
 
 @pytest.fixture
@@ -54,6 +58,7 @@ def meet(in_threads, address, count=3, **options):
     return [future.result(WAIT_S) for future in futures]
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", needs_ipv6("::1")], indirect=True)
 def test_all_get_the_same_answers(in_threads, address):
     groups = meet(in_threads, address)
 
@@ -68,6 +73,20 @@ def test_all_get_the_same_answers(in_threads, address):
         *answers, last = future.result(WAIT_S)
         assert answers == [(True, [3, 3 * round_]) for round_ in range(50)]
         assert last == (False, [0, 0])
+
+
+@pytest.mark.parametrize("address", [needs_ipv6("::1")], indirect=True)
+def test_jaxs_service_has_an_address_of_ipv6(in_threads, address, monkeypatch):
+    services = []
+    monkeypatch.setattr(
+        process_group.jax.distributed,
+        "initialize",
+        lambda service, *_, **__: services.append(service),
+    )
+    monkeypatch.setattr(process_group.jax, "default_backend", lambda: "gpu")
+    first, other = in_threads(2, lambda index: join(address, 2, index, ABOUT))
+    with first.result(WAIT_S) as group, other.result(WAIT_S):
+        assert sorted(services)[1] == f"[::1]:{group.port}"
 
 
 def test_a_process_that_leaves_ends_the_updates_of_all(in_threads, address):
