@@ -117,6 +117,11 @@ class Player:
                 )
             self.environment = self.environment.environment
         self.has_several_agents = isinstance(self.environment, SeveralAgents)
+        if self.has_several_agents and values.task is not None:
+            raise ConfigError(
+                f"{command}: --task={values.task}: in {self.environment.name} all policies of "
+                f"{run.run_dir} act, each for its agents: leave --task out"
+            )
 
     def policy(self) -> Policy:
         """Returns the policy of an environment with one agent. Raises: see `load_policy`."""

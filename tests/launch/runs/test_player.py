@@ -97,6 +97,14 @@ def test_a_policy_that_the_run_has_not_is_refused(parsed):
         made.game(made.environment)
 
 
+def test_one_policy_is_not_chosen_where_several_act(parsed, tmp_path):
+    (tmp_path / "tasks" / "learned").mkdir(parents=True)
+    _, values = parsed(flags=["--task=learned"])
+    message = r"^eval: --task=learned: in .* all policies of .* act, .*: leave --task out$"
+    with pytest.raises(ConfigError, match=message):
+        player.Player("eval", values)
+
+
 @pytest.mark.parametrize(
     ("here", "other", "flags", "acts"),
     [
