@@ -17,6 +17,7 @@ from absl import flags
 from distrl.errors import ConfigError
 from distrl.launch.run_dir.config_dict import (
     SCALARS,
+    is_plain,
     is_settings_mapping,
     is_settings_tuple,
     setting_fields,
@@ -145,7 +146,7 @@ def describe(settings: Any, prefix: str) -> dict[str, _Leaf]:
             for key, part in parts.items():
                 if dataclasses.is_dataclass(part):
                     leaves.update(describe(part, f"{name}.{key}"))
-        else:
+        elif not isinstance(value, tuple) or is_plain(value):
             every = _kinds(hints.get(field.name, type(value)))
             kinds = tuple(kind for kind in every if kind is not Callable)
             is_function = callable(value) or (kinds != every and set(kinds) <= {type(None)})

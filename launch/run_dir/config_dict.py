@@ -1,6 +1,7 @@
 """The settings of an experiment as plain data, for a file."""
 
 import dataclasses
+import enum
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,13 @@ def is_settings_tuple(value: Any) -> bool:
         and all(map(dataclasses.is_dataclass, value))
         and all(isinstance(getattr(part, "name", None), str) for part in value)
     )
+
+
+def is_plain(value: Any) -> bool:
+    """Returns whether a flag can give a value: a scalar, None, or a tuple of such values."""
+    if type(value) is tuple:
+        return all(map(is_plain, value))
+    return value is None or (isinstance(value, SCALARS) and not isinstance(value, enum.Enum))
 
 
 def is_settings_mapping(value: Any) -> bool:

@@ -1,8 +1,8 @@
 """The environment of a run, from its settings or from the experiment that it was made with."""
 
 import dataclasses
-import enum
 import functools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from distrl.envs.python import PythonEnvironment, WrapperConfig
 from distrl.envs.suites import DmControlBuilder, GymBuilder
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.launch.run_dir.config_dict import SCALARS, is_settings_tuple
+from distrl.launch.run_dir.config_dict import is_plain, is_settings_tuple
 from distrl.launch.run_dir.snapshot import pickled_experiment, read_about
 from distrl.launch.runs.run import Run
 from distrl.saved.bytecode import has_bytecode, other_python
@@ -185,16 +185,19 @@ def with_settings(name: str, part: Any, settings: Any, classes: Any) -> Any:
                 with_settings(f"{inner}.{each.name}", each, was.get(each.name), classes)
                 for each in now
             )
-        elif field.name not in _FUNCTIONS and _is_plain(now) and _is_plain(was):
-            values[field.name] = was
+        elif field.name not in _FUNCTIONS and is_plain(now) and is_plain(was):
+            values[field.name] = now if _has_moved(inner, was, now) else was
     return dataclasses.replace(part, **values)  # type: ignore[type-var]
 
 
-def _is_plain(value: Any) -> bool:
-    """Returns whether flags can change a value: a scalar, None, or a tuple of such values."""
-    if type(value) is tuple:
-        return all(map(_is_plain, value))
-    return value is None or (isinstance(value, SCALARS) and not isinstance(value, enum.Enum))
+def _has_moved(name: str, was: Any, now: Any) -> bool:
+    """Returns whether a run's path is not here, and the experiment's is; prints so if it is."""
+    if was == now or not all(isinstance(path, str) and os.path.isabs(path) for path in (was, now)):
+        return False
+    moved = os.path.exists(now) and not os.path.exists(was)
+    if moved:
+        print(f"distrl: {name}: there is no {was}, as in the run; taking {now}", flush=True)
+    return moved
 
 
 def _as_tuple(value: Any) -> Any:

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -191,10 +190,6 @@ class Player:
         """
         if not isinstance(settings, dict):
             return policy
-        was, now = settings.get("path"), getattr(policy, "path", None)
-        if was and was != now and not os.path.exists(was):
-            print(f"distrl: {name}: there is no {was}, as in the run; {now} acts", flush=True)
-            settings = {**settings, "path": now}
         given: Any = with_settings(f"policies.{name}", policy, settings, classes)
         # The run's folder may be somebody else's, who may have named other code to be trusted.
         if getattr(given, "trust", False) and not self._values.trust and given != policy:

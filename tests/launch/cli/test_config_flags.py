@@ -5,7 +5,7 @@ import math
 import re
 import sys
 import types
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from absl import flags
@@ -187,6 +187,8 @@ def test_settings_as_a_file_has_them():
 @dataclasses.dataclass(frozen=True)
 class Layered:
     layers: tuple[Inner, ...] = (Inner(), Inner(size=4))
+    several: tuple[Any, ...] = (Inner(),)
+    functions: tuple = (print, len)
 
 
 def test_dataclasses_without_names_have_no_flags_and_are_a_list_in_a_file(values):

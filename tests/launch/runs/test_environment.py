@@ -12,7 +12,7 @@ from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_diff import describe
 from distrl.launch.run_dir.snapshot import ABOUT, write_snapshot
 from distrl.launch.runs import evaluation, player
-from distrl.launch.runs.environment import environment_of, experiment_of
+from distrl.launch.runs.environment import environment_of, experiment_of, with_settings
 from distrl.launch.runs.run import Run, load_run
 from distrl.testing import CheckingConfig, CountingEnvironment
 
@@ -170,3 +170,25 @@ def test_an_experiment_with_bytecode_of_another_python_is_not_unpickled(tmp_path
     about.write_text(json.dumps(known))
     with pytest.raises(ConfigError, match=r"experiment.pkl has code that only Python 3.99.1 can"):
         environment_of(run, trust=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    map: str
+
+
+@pytest.mark.parametrize(("was", "now"), [(False, True), (True, True), (False, False)])
+def test_a_path_that_is_not_here_stays_the_experiments(tmp_path, capsys, was, now):
+    """As when a project was moved; a path that neither has is the run's, which is named then."""
+    paths = tmp_path / "was", tmp_path / "now"
+    for path, exists in zip(paths, (was, now), strict=True):
+        if exists:
+            path.touch()
+    classes = {"environment.builder": Placed.__qualname__}
+    made = with_settings(
+        "environment.builder", Placed(str(paths[1])), {"map": str(paths[0])}, classes
+    )
+    moved = now and not was
+    assert made == Placed(str(paths[moved]))
+    said = f"distrl: environment.builder.map: there is no {paths[0]}, as in the run; taking "
+    assert capsys.readouterr().out.startswith(said) == moved

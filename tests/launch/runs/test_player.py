@@ -124,11 +124,13 @@ def test_a_fixed_policy_has_the_settings_of_the_run(
     opponent = f"Opponent({f'{tmp_path}/one'!r})"
     code = FILE.replace("Rule(lambda observation: 3)", opponent)
     code = code.replace("\nclass Recording", f"{OPPONENT}\nclass Recording")
+    (tmp_path / "one").mkdir()
     if here:
         (tmp_path / "other").mkdir()
     experiment, values = parsed(played_against_another, code=code, flags=flags)
     made = player.Player("eval", values)
     made.game(made.environment).close()
     assert experiment.fixed["fixed"].made == [(acts[0].format(tmp_path), acts[1])]
-    said = f"distrl: fixed: there is no {tmp_path}/other, as in the run; {tmp_path}/one acts\n"
+    moved = f"there is no {tmp_path}/other, as in the run; taking {tmp_path}/one"
+    said = f"distrl: policies.fixed.path: {moved}\n"
     assert capsys.readouterr().out == ("" if here else said)
