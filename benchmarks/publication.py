@@ -64,9 +64,9 @@ class Client:
         self._client = courier.Client(address)
         self._is_near = is_near
 
-    def get_variables(self, newer_than: int, place: str) -> Any:
+    def get_variables(self, newer_than: int, reader_domain: str) -> Any:
         """As a reader of this machine, or of another."""
-        return self._client.get_variables(newer_than, place if self._is_near else "")
+        return self._client.get_variables(newer_than, reader_domain if self._is_near else "")
 
 
 def read(address: str, nbytes: int, is_near: bool, last: int, index: int, had: Any) -> None:

@@ -140,13 +140,13 @@ class TaskVariables:
         life: int = self._learner.life()
         return life
 
-    def get_variables(self, newer_than: int, place: str = "") -> Any:
+    def get_variables(self, newer_than: int, reader_domain: str = "") -> Any:
         """See `VariableService.get_variables`."""
-        return self._learner.get_variables(newer_than, self._task, place)
+        return self._learner.get_variables(newer_than, self._task, reader_domain)
 
-    def get_variables_at(self, number: int, place: str = "") -> Any:
+    def get_variables_at(self, number: int, reader_domain: str = "") -> Any:
         """See `VariableService.get_variables_at`."""
-        return self._learner.get_variables_at(number, self._task, place)
+        return self._learner.get_variables_at(number, self._task, reader_domain)
 
 
 class TaskRounds:

@@ -37,10 +37,10 @@ class LagCounts:
 
     def plain(self) -> dict[str, Any]:
         """Returns what `merge` takes, as plain data: at most a few thousand numbers."""
-        (places,) = self._counts.nonzero()
+        (bins,) = self._counts.nonzero()
         return {
-            "places": places.tolist(),
-            "counts": self._counts[places].tolist(),
+            "places": bins.tolist(),
+            "counts": self._counts[bins].tolist(),
             "range": [self._sum, self._min, self._max],
         }
 
@@ -69,7 +69,7 @@ class LagCounts:
         }
 
 
-def _lags_at(places: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the middles of the lags that are counted at these places."""
-    shift = np.maximum(places // _HALF - 1, 0)
-    return ((places - shift * _HALF) << shift) + ((1 << shift) - 1) / 2
+def _lags_at(bins: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns the middles of the lags that are counted in these bins."""
+    shift = np.maximum(bins // _HALF - 1, 0)
+    return ((bins - shift * _HALF) << shift) + ((1 << shift) - 1) / 2

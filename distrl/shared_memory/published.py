@@ -21,7 +21,7 @@ from distrl.shared_memory.process import Process, boot_id
 
 
 @functools.cache
-def place() -> str:
+def shared_memory_domain() -> str:
     """Returns what two processes have in common that can map the same files."""
     return f"{boot_id()} {segment.FOLDER.stat().st_dev} {os.getuid()}"
 

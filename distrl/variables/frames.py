@@ -54,16 +54,16 @@ class FrameVariableClient:
         self._calls = FrameCallClient(_WHAT, MAX_BYTES, address, key, timeout, stop)
 
     def get_variables(
-        self, newer_than: int, task: str, place: str = ""
+        self, newer_than: int, task: str, reader_domain: str = ""
     ) -> tuple[int, bytes] | None:
         """See `VariableService.get_variables`; raises what `FrameCallClient.call` does.
 
         Args:
           newer_than: the version that the reader has.
           task: name of the task.
-          place: unused: the reader is on another machine.
+          reader_domain: unused: the reader is on another machine.
         """
-        del place
+        del reader_domain
         match self._calls.call(("get", newer_than, task)):
             case ("none",), _:
                 return None

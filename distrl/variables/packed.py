@@ -11,7 +11,7 @@ import numpy.typing as npt
 from distrl.agents.agent import Agent
 from distrl.agents.structs import params_struct
 from distrl.runtime.codec import Codec
-from distrl.shared_memory.published import PublishedVersions, place, read_version
+from distrl.shared_memory.published import PublishedVersions, read_version, shared_memory_domain
 from distrl.types import Params
 
 Packed = bytes | str
@@ -109,10 +109,10 @@ class PackedVersions:
             self._paths[version] = path
         return path is not None
 
-    def get(self, version: int, reader: str) -> Packed:
-        """Returns a version that is kept. Args: reader: its `place()`, or another string."""
+    def get(self, version: int, reader_domain: str) -> Packed:
+        """Returns a version that is kept: its path to readers of this `shared_memory_domain()`."""
         path = self._paths.get(version)
-        if path is not None and reader == place():
+        if path is not None and reader_domain == shared_memory_domain():
             return path
         return self.bytes_of(version)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distrl.shared_memory.board import Board
-from distrl.shared_memory.published import PublishedVersions, place
+from distrl.shared_memory.published import PublishedVersions, shared_memory_domain
 from distrl.variables.packed import Packed, PackedVersions, copy_bytes, is_small
 
 RELAY_S = 0.02  # by which a relay's answer may be older than the call
@@ -42,23 +42,23 @@ class VariableRelay:
         self._service = service
         self._interval = interval
         self._packed = PackedVersions(files)
-        self._make_board, self._place = make_board, place()
+        self._make_board, self._domain = make_board, shared_memory_domain()
         self._board: Board | None = None
         self._lock = threading.Lock()
         self._newest = -1
         self._asked = -math.inf
         self.fetched = self.size = 0
 
-    def get_variables(self, newer_than: int, place: str = "") -> tuple[int, Packed] | None:
+    def get_variables(self, newer_than: int, reader_domain: str = "") -> tuple[int, Packed] | None:
         """See `VariableService.get_variables`; at most `interval` older."""
         with self._lock:  # readers that wait for it find the answer here
             self._fetch()
             if self._newest == newer_than:
                 return None
-            if place == self._place and is_small(self.size) and self._has_board():
+            if reader_domain == self._domain and is_small(self.size) and self._has_board():
                 assert self._board is not None
                 return self._newest, self._board.path
-            return self._newest, self._packed.get(self._newest, place)
+            return self._newest, self._packed.get(self._newest, reader_domain)
 
     def refresh(self) -> None:
         """Fetches the newest version, if a reader looks at the board."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from distrl.agents.agent import Agent
 from distrl.shared_memory.board import Board
-from distrl.shared_memory.published import PublishedVersions, place, read_version
+from distrl.shared_memory.published import PublishedVersions, read_version, shared_memory_domain
 from distrl.types import Params
 from distrl.variables.client import VariableSource
 from distrl.variables.packed import Packed, PackedVersions, ParamsCodec
@@ -39,7 +39,7 @@ class VariableService:
         self._packed = PackedVersions(files)
         self._board: Board | None = None
         if make_board is not None and self._codec.is_small:
-            self._board, self._place = make_board(self._codec.nbytes), place()
+            self._board, self._domain = make_board(self._codec.nbytes), shared_memory_domain()
         if self._board is not None:
             learner: Any = source
             self._write_board()
@@ -48,7 +48,7 @@ class VariableService:
         self._before = -1  # the version before, which somebody may be about to read
         self._first: int = getattr(source, "version", 0)
 
-    def get_variables(self, newer_than: int, place: str = "") -> tuple[int, Packed] | None:
+    def get_variables(self, newer_than: int, reader_domain: str = "") -> tuple[int, Packed] | None:
         """Returns the newest `(version, data)`; None if `newer_than` is the newest.
 
         A reader with a newer version got it from an earlier life of this node, before it resumed
@@ -56,11 +56,11 @@ class VariableService:
 
         Args:
           newer_than: the version that the reader has.
-          place: the reader's `distrl.shared_memory.published.place()`; readers of this machine may
-            get the path of a file.
+          reader_domain: the reader's `shared_memory_domain()`; readers of this machine may get the
+            path of a file.
         """
         with self._lock:
-            if self._board is not None and place == self._place:
+            if self._board is not None and reader_domain == self._domain:
                 version = self._board.version
                 return None if version == newer_than else (version, self._board.path)
             answer = self._source.get_variables(
@@ -69,9 +69,9 @@ class VariableService:
             if answer is not None:
                 self._before, (self._newest, params) = self._newest, answer
                 self._put(self._newest, params)
-            return None if self._newest == newer_than else self._get(self._newest, place)
+            return None if self._newest == newer_than else self._get(self._newest, reader_domain)
 
-    def get_variables_at(self, number: int, place: str = "") -> tuple[int, Packed] | None:
+    def get_variables_at(self, number: int, reader_domain: str = "") -> tuple[int, Packed] | None:
         """Returns `(version, data)` after `number` updates since this service began.
 
         Waits briefly; returns None if they do not exist yet. The source must be a `Learner`, which
@@ -89,7 +89,7 @@ class VariableService:
                 if params is None:  # not finite: the learner is about to fail
                     return None
                 self._put(version, params, *source.published.versions())
-            return self._get(version, place)
+            return self._get(version, reader_domain)
 
     def close(self) -> None:
         """Removes the files; who asks from now on gets bytes."""
@@ -112,8 +112,8 @@ class VariableService:
         self._packed.put(version, self._codec.nbytes, write)
         self._packed.keep({version, self._newest, self._before, *kept})
 
-    def _get(self, version: int, place: str) -> tuple[int, Packed]:
-        return version, self._packed.get(version, place)
+    def _get(self, version: int, reader_domain: str) -> tuple[int, Packed]:
+        return version, self._packed.get(version, reader_domain)
 
 
 class RemoteVariables:
@@ -131,7 +131,7 @@ class RemoteVariables:
 
     def get_variables_at(self, number: int) -> tuple[int, Params] | None:
         """See `VariableService.get_variables_at`."""
-        return self._read(-1, lambda place: self._service.get_variables_at(number, place))
+        return self._read(-1, lambda domain: self._service.get_variables_at(number, domain))
 
     def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
         """See `VariableSource`."""
@@ -140,10 +140,12 @@ class RemoteVariables:
             published = board.read(newer_than)
             return published and (published[0], self._codec.to_device(published[1]))
         self._board = None
-        return self._read(newer_than, lambda place: self._service.get_variables(newer_than, place))
+        return self._read(
+            newer_than, lambda domain: self._service.get_variables(newer_than, domain)
+        )
 
     def _read(self, newer_than: int, ask: Callable[[str], Any]) -> tuple[int, Params] | None:
-        for asks_as in (place(), place(), ""):
+        for asks_as in (shared_memory_domain(), shared_memory_domain(), ""):
             answer = ask(asks_as)
             if answer is None:
                 break

@@ -131,16 +131,16 @@ class LearnerNode(MemberCalls):
         return self._life
 
     def get_variables(
-        self, newer_than: int, task: str, place: str = ""
+        self, newer_than: int, task: str, reader_domain: str = ""
     ) -> tuple[int, Packed] | None:
         """See `VariableService.get_variables`."""
-        return self._tasks[task].variables.get_variables(newer_than, place)
+        return self._tasks[task].variables.get_variables(newer_than, reader_domain)
 
     def get_variables_at(
-        self, number: int, task: str, place: str = ""
+        self, number: int, task: str, reader_domain: str = ""
     ) -> tuple[int, Packed] | None:
         """See `VariableService.get_variables_at`."""
-        return self._tasks[task].variables.get_variables_at(number, place)
+        return self._tasks[task].variables.get_variables_at(number, reader_domain)
 
     def join_round(self, task: str, *args: Any) -> tuple[int, int] | None:
         """See `CollectionRounds.join`."""

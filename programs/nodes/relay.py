@@ -73,11 +73,11 @@ class RelayNode:
         self._times = TimeReports(monitor, task, name, account_of_process())
 
     def get_variables(
-        self, newer_than: int, task: str, place: str = ""
+        self, newer_than: int, task: str, reader_domain: str = ""
     ) -> tuple[int, Packed] | None:
         """See `VariableRelay.get_variables`. Args: task: the relay's; it has one."""
         del task
-        return self._relay.get_variables(newer_than, place)
+        return self._relay.get_variables(newer_than, reader_domain)
 
     def run(self) -> None:
         """Serves until the program stops."""

@@ -7,7 +7,7 @@ import pytest
 
 from distrl.shared_memory import segment
 from distrl.shared_memory.process import Process
-from distrl.shared_memory.published import PublishedVersions, place, read_version
+from distrl.shared_memory.published import PublishedVersions, read_version, shared_memory_domain
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ def test_where_there_is_no_memory_there_is_no_file(name, monkeypatch):
     assert PublishedVersions(name, Process.this()).publish(1, 10, fill(1)) is None
 
 
-def test_a_place_is_the_same_for_processes_of_a_machine():
+def test_the_domain_is_the_same_for_processes_of_a_machine():
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if place() == _PLACE else 1)
+        os._exit(0 if shared_memory_domain() == _DOMAIN else 1)
     assert os.waitpid(pid, 0)[1] == 0
 
 
-_PLACE = place()
+_DOMAIN = shared_memory_domain()

@@ -14,11 +14,13 @@ from distrl.errors import SpecError
 from distrl.runtime.codec import Codec
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.process import Process
-from distrl.shared_memory.published import PublishedVersions, place
+from distrl.shared_memory.published import PublishedVersions, shared_memory_domain
 from distrl.variables import packed
 from distrl.variables.packed import ParamsCodec
 from distrl.variables.relay import VariableRelay
 from distrl.variables.service import RemoteVariables, VariableService
+
+DOMAIN = shared_memory_domain()
 
 
 class Large:
@@ -62,7 +64,7 @@ def test_a_reader_of_the_machine_maps_what_others_get_as_bytes(agent, files):
     for version in range(4):
         agent.version = version
         assert values(reader.get_variables(version - 1)) == version
-        assert isinstance(service.get_variables(-1, place())[1], str)
+        assert isinstance(service.get_variables(-1, DOMAIN)[1], str)
         elsewhere = service.get_variables(-1, "elsewhere")
         assert isinstance(elsewhere[1], bytes)
         assert service.get_variables(-1)[1] is elsewhere[1]
@@ -94,12 +96,12 @@ def test_who_comes_too_late_for_a_file_asks_again(agent, files):
 def test_without_memory_for_a_file_they_are_bytes(agent, files, monkeypatch):
     monkeypatch.setattr(files, "publish", lambda *arguments: None)
     service = VariableService(agent, agent, files)
-    assert isinstance(service.get_variables(-1, place())[1], bytes)
+    assert isinstance(service.get_variables(-1, DOMAIN)[1], bytes)
 
 
 def test_small_ones_are_bytes(files):
     agent = Large()  # 120 kB
-    assert isinstance(VariableService(agent, agent, files).get_variables(-1, place())[1], bytes)
+    assert isinstance(VariableService(agent, agent, files).get_variables(-1, DOMAIN)[1], bytes)
 
 
 @pytest.mark.parametrize("agent", ["sac", "td3"])
@@ -109,7 +111,7 @@ def test_those_of_agents_that_update_often_are_small(agent):
 
 def test_who_asks_a_closed_service_gets_bytes(agent, files):
     service = VariableService(agent, agent, files)
-    path = service.get_variables(-1, place())[1]
+    path = service.get_variables(-1, DOMAIN)[1]
     service.close()
     assert not os.path.exists(path)
     assert values(RemoteVariables(service, agent).get_variables(-1)) == 0

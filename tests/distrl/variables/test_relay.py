@@ -8,9 +8,11 @@ import pytest
 
 from distrl.shared_memory.board import Board
 from distrl.shared_memory.process import Process
-from distrl.shared_memory.published import PublishedVersions, place, read_version
+from distrl.shared_memory.published import PublishedVersions, read_version, shared_memory_domain
 from distrl.variables import packed
 from distrl.variables.relay import VariableRelay
+
+DOMAIN = shared_memory_domain()
 
 
 class Service:
@@ -69,10 +71,10 @@ def test_readers_on_its_host_have_a_board_that_is_kept_up_to_date():
     relay = VariableRelay(service, 0.0, make_board=make_board)
     relay.refresh()
     assert service.sent == []  # nobody reads
-    version, path = relay.get_variables(-1, place())
+    version, path = relay.get_variables(-1, DOMAIN)
     board = Board.open(path)
     try:
-        assert (version, board.read(-1), relay.get_variables(0, place())) == (0, (0, b"\0"), None)
+        assert (version, board.read(-1), relay.get_variables(0, DOMAIN)) == (0, (0, b"\0"), None)
         service.version = 1
         relay.refresh()
         assert board.read(0) == (1, b"\1") and board.read(1) is None
@@ -80,7 +82,7 @@ def test_readers_on_its_host_have_a_board_that_is_kept_up_to_date():
     finally:
         relay.close()
     assert board.is_closed and not os.path.exists(path)
-    assert relay.get_variables(0, place()) == (1, b"\1")
+    assert relay.get_variables(0, DOMAIN) == (1, b"\1")
 
 
 @pytest.fixture
@@ -98,15 +100,15 @@ def test_readers_on_its_host_map_the_same_file(relay_of_files):
     relay, service = relay_of_files
     for version in range(3):
         service.version = version
-        (number, path), again = relay.get_variables(-1, place()), relay.get_variables(-1, place())
+        (number, path), again = relay.get_variables(-1, DOMAIN), relay.get_variables(-1, DOMAIN)
         assert again == (version, path) and number == version
         assert read_version(path).tobytes() == bytes([version])
         assert relay.get_variables(-1, "elsewhere") == (version, bytes([version]))
-        assert relay.get_variables(version, place()) is None
+        assert relay.get_variables(version, DOMAIN) is None
     assert service.sent == [0, 1, 2]
     relay.close()
     assert not os.path.exists(path)
-    assert relay.get_variables(-1, place()) == (2, b"\2")
+    assert relay.get_variables(-1, DOMAIN) == (2, b"\2")
     assert service.sent == [0, 1, 2]  # it may be gone
 
 
@@ -118,4 +120,4 @@ def test_a_resumed_learner_s_versions_take_the_place_of_those_before(relay_of_fi
     service.version = 6
     relay.get_variables(7)
     service.version, service.get_variables = 7, lambda newer_than: (7, b"other")
-    assert read_version(relay.get_variables(6, place())[1]).tobytes() == b"other"
+    assert read_version(relay.get_variables(6, DOMAIN)[1]).tobytes() == b"other"
