@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from distrl.callbacks import TaskCallbacks
-from distrl.checkpointing.evaluation_scores import EvaluationScores
+from distrl.checkpointing.evaluation_scores import CheckpointScorer
 from distrl.checkpointing.generations import Generations
 from distrl.checkpointing.params_file import checksum, save_nest, save_params
 from distrl.checkpointing.store import LEARNER, PARAMS, TABLE, Checkpoint, Checkpoints
@@ -75,7 +75,7 @@ class Checkpointer:
           every `config.period`.
         acts: whether the learner's own parameters act; else the mean return is of others, and not
           saved as the checkpoint's.
-        life: the learner's life; see `EvaluationScores`.
+        life: the learner's life; see `CheckpointScorer`.
         fill: writes more files to a checkpoint's folder.
         give_up: called when the program was asked to stop and is saved, but does not end in time.
         printer: prints a line.
@@ -103,7 +103,7 @@ class Checkpointer:
         self._table_seconds = 0.0  # that the table took last
         self._abandoned = self._slow = False  # the latter: a slow checkpoint was told
         self._saved, self._counted = learner.version or -1, dict(at_least())
-        self._scores = EvaluationScores((known_counters or {}).get("evaluation", {}), life)
+        self._scorer = CheckpointScorer((known_counters or {}).get("evaluation", {}), life)
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -253,7 +253,7 @@ class Checkpointer:
         table = self._save_table(folder / TABLE, last) if self._config.replay else None
         self._fill(folder)
         monitor = self._read_counters(last)
-        score = self._scores.take(evaluated or monitor, state.version, state.adopted)
+        score = self._scorer.take(evaluated or monitor, state.version, state.adopted)
         return {
             **self._about,
             **({} if self._generations is None else {"round": self._generation}),
@@ -267,7 +267,7 @@ class Checkpointer:
             "params_checksum": checksum(state.params),
             "learner_checksum": checksum(state.agent),
             "table": table,
-            "monitor": {**monitor, "evaluation": self._scores.newest},
+            "monitor": {**monitor, "evaluation": self._scorer.newest},
             # The score of the parameters: another policy's returns say nothing about them.
             "mean_return": monitor["mean_return"] if self._acts else None,
             "full_window": monitor["full_window"],

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class EvaluationScores:
+class CheckpointScorer:
     """Gives each evaluation to one checkpoint.
 
     Attributes:

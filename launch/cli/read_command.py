@@ -16,7 +16,7 @@ FLAG_MODULES = (train_flags.__name__, machine_flags.__name__, config_flags.MODUL
 """The modules that define the flags of `distrl train`, by which absl lists them."""
 
 
-class Command(NamedTuple):
+class TrainCommand(NamedTuple):
     """What a command line describes.
 
     Attributes:
@@ -34,7 +34,7 @@ def read_command(
     arguments: Sequence[str],
     values: flags.FlagValues,
     load: Callable[[], Any] | None = None,
-) -> Command:
+) -> TrainCommand:
     """Reads the flags of `distrl train`.
 
     Args:
@@ -71,7 +71,7 @@ def read_command(
         experiment = apply_settings(experiment, values)
     experiment.check()
     check_for(experiment, _taken(values), values)
-    return Command(experiment, topology, arguments)
+    return TrainCommand(experiment, topology, arguments)
 
 
 def check_for(experiment: Experiment, topology: str, values: flags.FlagValues) -> None:

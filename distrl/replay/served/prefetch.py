@@ -11,7 +11,7 @@ from distrl.replay.buffer import ReplayAdministration, ReplayReader
 from distrl.replay.remote.fetched import FetchedBatches
 from distrl.replay.remote.fetcher import Fetcher
 from distrl.replay.served.client import ServedReplayBuffer
-from distrl.replay.served.table import Sampler
+from distrl.replay.served.table import FetchStop
 from distrl.replay.table.info import TableInfo
 from distrl.types import Sample
 
@@ -34,8 +34,8 @@ class PrefetchingReplayBuffer(ReplayReader, ReplayAdministration):
 
         def start() -> Fetcher[Sample]:
             return Fetcher(
-                lambda: Sampler(stop),
-                lambda sampler: client.table.take(sampler, None).sample,
+                lambda: FetchStop(stop),
+                lambda fetch_stop: client.table.take(fetch_stop, None).sample,
                 "of a server",
             )
 

@@ -12,14 +12,14 @@ import numpy.typing as npt
 from distrl.replay.columns import Columns
 from distrl.replay.remote.items import Item, joined
 from distrl.replay.served.client import ServedReplayBuffer
-from distrl.replay.served.table import Sampler
+from distrl.replay.served.table import FetchStop
 from distrl.replay.table.info import TableInfo
 from distrl.types import Sample
 
 _INDEX_BITS = 48  # of a key are below the shard's index: tables count their unrolls from 0
 
 
-class _ItemSampler(Sampler):
+class _ItemSampler(FetchStop):
     """With the items of the last batch that were not taken yet."""
 
     def __init__(self, stop: threading.Event | None) -> None:

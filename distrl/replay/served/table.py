@@ -41,7 +41,7 @@ class Taken(NamedTuple):
     is_prioritized: bool
 
 
-class Sampler:
+class FetchStop:
     """What ends a thread's waits for batches; for `take`, an event."""
 
     def __init__(self, stop: threading.Event | None) -> None:
