@@ -105,7 +105,7 @@ class Task:
 
     def check_memory(self) -> None:
         """Raises ConfigError if the table can't fit; an agent's checks come with its shapes."""
-        memory_check.check_memory(self.replay.max_size, self.table_bytes)
+        memory_check.check_fits_memory(self.replay.max_size, self.table_bytes)
 
     def batch_struct(self, struct: Trajectory) -> Trajectory:
         """Returns shapes and dtypes of the learner's batches, from those of a step of a stream."""

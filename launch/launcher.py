@@ -21,7 +21,7 @@ _FREE_S_PER_GB = 2.0  # for the kernel to free a table: it clears 1 to 4 GB a se
 _AFTER_STEP_S = 30.0  # for a pool to report a step that took too long, before the watchdog does
 
 
-def run(
+def launch_experiment(
     program: AnyProgram,
     experiment: Experiment,
     topology: str,

@@ -24,9 +24,9 @@ from distrl.programs.topology_rates import (
     Plan,
     Work,
     choose,
-    heavy_env,
-    light_env,
-    single_process,
+    plan_heavy_env,
+    plan_light_env,
+    plan_single_process,
 )
 
 LEARNER_GPUS, SERVICES_GPUS = "learner.num_gpus", "inference.num_gpus"  # names of settings
@@ -154,14 +154,16 @@ def plans(
     services_on = _devices(costs, inference.num_gpus, SERVICES_GPUS not in given)
     made = []
     if SINGLE in names:
-        made = [single_process(costs, work, actors.num_actors, device) for device in learner_on]
+        made = [
+            plan_single_process(costs, work, actors.num_actors, device) for device in learner_on
+        ]
     for number in dict.fromkeys(numbers):
         if HEAVY in names:
-            made.append(heavy_env(costs, work, number, cores, learner_on))
+            made.append(plan_heavy_env(costs, work, number, cores, learner_on))
         if LIGHT in names:
             for device in services_on:
                 services, gpu = inference.num_inferencers, device == GPU
-                made.append(light_env(costs, work, number, cores, services, gpu, learner_on))
+                made.append(plan_light_env(costs, work, number, cores, services, gpu, learner_on))
     return made
 
 

@@ -114,11 +114,11 @@ class Plan(NamedTuple):
     inference_gpu: bool = False
 
 
-def single_process(costs: Costs, work: Work, num_actors: int, name: str = CPU) -> Plan:
+def plan_single_process(costs: Costs, work: Work, num_actors: int, name: str = CPU) -> Plan:
     """Returns the plan of one process, whose actors form one pool.
 
     Args:
-      costs, work, num_actors: see `heavy_env`.
+      costs, work, num_actors: see `plan_heavy_env`.
       name: of the device that computes.
     """
     device = costs.devices[name]
@@ -137,7 +137,7 @@ def single_process(costs: Costs, work: Work, num_actors: int, name: str = CPU) -
     return Plan(SINGLE, num_actors, work.streams / seconds, one_thread, name == GPU)
 
 
-def heavy_env(
+def plan_heavy_env(
     costs: Costs, work: Work, num_actors: int, cores: int, learner_on: Collection[str] = (CPU, GPU)
 ) -> Plan:
     """Returns the plan of actors with their own inferencers, each with one XLA thread.
@@ -159,7 +159,7 @@ def heavy_env(
     )
 
 
-def light_env(
+def plan_light_env(
     costs: Costs,
     work: Work,
     num_actors: int,
@@ -171,7 +171,7 @@ def light_env(
     """Returns the plan of actors that ask services, each with one XLA thread.
 
     Args:
-      costs, work, num_actors, cores, learner_on: see `heavy_env`.
+      costs, work, num_actors, cores, learner_on: see `plan_heavy_env`.
       services: number of services.
       gpu: whether they have GPUs.
     """

@@ -14,7 +14,7 @@ from distrl import specs
 from distrl.agents.defaults import Defaults, has_pixels, sampled, step_bytes, unrolls_within
 from distrl.agents.modules import torsos
 from distrl.agents.modules.normals import BoundedActions
-from distrl.agents.modules.recurrence import check_memory, check_unrolls
+from distrl.agents.modules.recurrence import check_burn_in, check_unrolls
 from distrl.agents.networks import NetworkConfig, check_network
 from distrl.agents.settings import InputSettings, check_scalar_reward
 from distrl.config import ActorsConfig, LearnerConfig
@@ -65,7 +65,7 @@ class ContinuousDefaults(InputSettings):
                 f"agent.hidden_sizes={self.hidden_sizes}; leave it None"
             )
         check_count(self, "burn_in", least=0)
-        check_memory(self.burn_in, self.network)
+        check_burn_in(self.burn_in, self.network)
 
     @property
     def untunable(self) -> dict[str, str]:

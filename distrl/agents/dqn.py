@@ -21,7 +21,7 @@ from distrl.agents.defaults import (
     unrolls_within,
 )
 from distrl.agents.exploration import EpsilonSchedule
-from distrl.agents.modules.recurrence import check_memory, check_unrolls
+from distrl.agents.modules.recurrence import check_burn_in, check_unrolls
 from distrl.agents.networks import NetworkConfig, check_network
 from distrl.agents.q_learning import DQN
 from distrl.agents.settings import SavedSettings, check_annealing
@@ -141,7 +141,7 @@ class DQNConfig(SavedSettings):
             self, "value_max", lambda x: x > self.value_min, f"above value_min={self.value_min}"
         )
         check_count(self, "burn_in", least=0)
-        check_memory(self.burn_in, self.network)
+        check_burn_in(self.burn_in, self.network)
         for field in ("double", "dueling", "dueling_streams", "noisy", "value_rescaling"):
             check_flag(self, field)
         check_number(self, "evaluation_epsilon", lambda x: 0 <= x <= 1, "in [0, 1]")

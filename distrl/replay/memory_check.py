@@ -7,7 +7,7 @@ _REST = 1.5e9  # bytes of a run's other processes: each with JAX takes 0.2 to 0.
 _REST_SHARE = 0.25  # of the memory, at most
 
 
-def check_memory(max_size: int, nbytes: int) -> None:
+def check_fits_memory(max_size: int, nbytes: int) -> None:
     """Raises ConfigError if a table can never fit, whatever else runs now.
 
     Args:

@@ -104,7 +104,7 @@ def prepare(
     return None
 
 
-def launch(
+def run_on_hosts(
     experiment: Experiment,
     placement: Placement,
     substrate: str,

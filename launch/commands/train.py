@@ -114,7 +114,7 @@ def _train_on_several_machines(
     folder = _open_run(experiment, "multi_machine", arguments, values, chosen, name)
     if folder.ended is not None:
         return folder.ended[1]
-    return multi_machine.launch(
+    return multi_machine.run_on_hosts(
         experiment, placement, nodes_of, folder.path, folder.resume_point, values
     )
 
@@ -137,9 +137,9 @@ def _train_in_nodes(
     if folder.ended is not None:
         return folder.ended[1]
     program = make_program(experiment, str(folder.path), folder.resume_point, substrate=nodes_of)
-    from distrl.launch.launcher import run
+    from distrl.launch.launcher import launch_experiment
 
-    result = run(
+    result = launch_experiment(
         program,
         experiment,
         topology,

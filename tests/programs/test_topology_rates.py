@@ -12,9 +12,9 @@ from distrl.programs.topology_rates import (
     Plan,
     Work,
     choose,
-    heavy_env,
-    light_env,
-    single_process,
+    plan_heavy_env,
+    plan_light_env,
+    plan_single_process,
 )
 
 
@@ -41,70 +41,70 @@ WORK = Work(streams=8, updates=1 / 16)  # an update for each two steps of all en
 
 def test_in_one_process_times_add_up():
     # 8 steps: 2 s, an inference 1 s, half an update 4 s.
-    assert single_process(costs(), WORK, 2).rate == 8 / 7
+    assert plan_single_process(costs(), WORK, 2).rate == 8 / 7
     # Without a ratio, an update after each step of the actor.
-    assert single_process(costs(), Work(8, None), 2).rate == 8 / 11
+    assert plan_single_process(costs(), Work(8, None), 2).rate == 8 / 11
 
 
 def test_one_process_takes_the_faster_pool():
-    plan = single_process(costs(threaded=1.0), WORK, 2)
+    plan = plan_single_process(costs(threaded=1.0), WORK, 2)
     assert (plan.rate, plan.one_thread) == (8 / 6, False)
-    plan = single_process(costs(threaded=3.0), WORK, 2)
+    plan = plan_single_process(costs(threaded=3.0), WORK, 2)
     assert (plan.rate, plan.one_thread) == (8 / 7, True)
 
 
 def test_one_process_shares_a_core_if_that_is_faster():
     # A step of all takes 2 s, 0.5 s of them on one core: waking the other thread takes the rest.
     cheap = costs(row=(0.25, 0.0625), update=0.0)
-    assert single_process(cheap, WORK, 2).rate == 8 / 3
-    assert single_process(cheap._replace(shares_core=True), WORK, 2).rate == 8 / 1.5
+    assert plan_single_process(cheap, WORK, 2).rate == 8 / 3
+    assert plan_single_process(cheap._replace(shares_core=True), WORK, 2).rate == 8 / 1.5
 
 
 def test_nodes_are_as_fast_as_the_slowest_part():
     # Actors of 4: steps 1 s, an inference 1 s; the learner has 8 s for 16 steps.
-    assert heavy_env(costs(), WORK, 2, cores=64).rate == 16 / 8
-    assert heavy_env(costs(update=2.0), WORK, 2, cores=64).rate == 8 / 2
+    assert plan_heavy_env(costs(), WORK, 2, cores=64).rate == 16 / 8
+    assert plan_heavy_env(costs(update=2.0), WORK, 2, cores=64).rate == 8 / 2
     # Cores: (1 + 1) / 4 s of acting and 8 / 16 s of learning for each step.
-    assert heavy_env(costs(), WORK, 2, cores=1).rate == 1 / (2 / 4 + 8 / 16)
+    assert plan_heavy_env(costs(), WORK, 2, cores=1).rate == 1 / (2 / 4 + 8 / 16)
 
 
 def test_environments_that_wait_need_no_core():
     waiting = costs(row=(1.0, 0.0), update=0.0)
-    assert heavy_env(waiting, WORK, 2, cores=1).rate == 8 / (4 + 1)
-    assert heavy_env(waiting, WORK, 8, cores=64).rate == 8 / (1 + 1)
-    assert heavy_env(waiting, WORK, 8, cores=4).rate == min(8 / 2, 4 / 1)
+    assert plan_heavy_env(waiting, WORK, 2, cores=1).rate == 8 / (4 + 1)
+    assert plan_heavy_env(waiting, WORK, 8, cores=64).rate == 8 / (1 + 1)
+    assert plan_heavy_env(waiting, WORK, 8, cores=4).rate == min(8 / 2, 4 / 1)
 
 
 def test_actors_with_several_cores_each_have_threads():
-    plan = heavy_env(costs(update=0.0, threaded=0.5), WORK, 2, cores=8)  # 4 times as fast
+    plan = plan_heavy_env(costs(update=0.0, threaded=0.5), WORK, 2, cores=8)  # 4 times as fast
     assert plan.rate == 8 / (1 / 4 + 1)
 
 
 def test_without_a_ratio_the_learner_has_a_core_of_its_own():
-    assert heavy_env(costs(), Work(8, None), 2, cores=2).rate == 1 / (2 / 4)
+    assert plan_heavy_env(costs(), Work(8, None), 2, cores=2).rate == 1 / (2 / 4)
 
 
 def test_services_batch_the_requests_of_half_of_the_actors():
     # 8 actors of 1: 4 requests a batch, which takes 1 s. An actor: a step 0.25 s, and the batch.
-    plan = light_env(costs(update=0.0), WORK, 8, cores=64)
+    plan = plan_light_env(costs(update=0.0), WORK, 8, cores=64)
     assert plan.rate == min(4 / 1, 8 / 1.25)
-    plan = light_env(costs(update=0.0), WORK, 8, cores=64, services=2)
+    plan = plan_light_env(costs(update=0.0), WORK, 8, cores=64, services=2)
     assert plan.rate == min(2 * 2 / 1, 8 / 1.25)
     # On one core: 0.25 s and a quarter of a batch for each step.
-    assert light_env(costs(update=0.0), WORK, 8, cores=1).rate == 1 / (0.25 + 0.25)
+    assert plan_light_env(costs(update=0.0), WORK, 8, cores=1).rate == 1 / (0.25 + 0.25)
 
 
 def test_a_gpu_takes_what_it_is_faster_at():
     faster = costs(gpu=(0.5, 1.0))
-    plan = single_process(faster, WORK, 2, GPU)
+    plan = plan_single_process(faster, WORK, 2, GPU)
     assert (plan.rate, plan.learner_gpu) == (8 / (2 + 0.5 + 0.5), True)
-    assert not single_process(faster, WORK, 2).learner_gpu
-    plan = heavy_env(faster, WORK, 2, cores=64)
+    assert not plan_single_process(faster, WORK, 2).learner_gpu
+    plan = plan_heavy_env(faster, WORK, 2, cores=64)
     assert (plan.rate, plan.learner_gpu) == (min(8 / 2, 16 / 1), True)
-    assert not heavy_env(costs(gpu=(0.5, 9.0)), WORK, 2, cores=64).learner_gpu
-    plan = light_env(faster, WORK, 8, 64, gpu=True)
+    assert not plan_heavy_env(costs(gpu=(0.5, 9.0)), WORK, 2, cores=64).learner_gpu
+    plan = plan_light_env(faster, WORK, 8, 64, gpu=True)
     assert (plan.rate, plan.inference_gpu) == (min(4 / 0.5, 8 / 0.75, 16 / 1), True)
-    assert not light_env(costs(), WORK, 8, 64, gpu=True).inference_gpu  # JAX has none here
+    assert not plan_light_env(costs(), WORK, 8, 64, gpu=True).inference_gpu  # JAX has none here
 
 
 def test_costs_between_two_measurements():

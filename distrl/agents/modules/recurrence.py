@@ -71,7 +71,7 @@ def learned_from(batch: Trajectory, length: int) -> Trajectory:
     return batch._replace(timestep=batch.timestep._replace(step_type=step_type))
 
 
-def check_memory(length: int, network: Any) -> None:
+def check_burn_in(length: int, network: Any) -> None:
     """Raises ConfigError for a burn-in of a network without memory.
 
     Args:

@@ -22,9 +22,9 @@ def memory(monkeypatch):
 def test_a_table_must_leave_room_for_the_rest():
     unroll = 35_000
     fits = 18_500_000_000 // unroll
-    memory_check.check_memory(fits, fits * unroll)  # whatever else runs now
+    memory_check.check_fits_memory(fits, fits * unroll)  # whatever else runs now
     with pytest.raises(ConfigError) as error:
-        memory_check.check_memory(fits + 1, (fits + 1) * unroll)
+        memory_check.check_fits_memory(fits + 1, (fits + 1) * unroll)
     assert str(error.value) == (
         f"replay.max_size={fits + 1} unrolls of 35.0 KB need 18.5 GB, and this machine has "
         f"20.0 GB, of which the rest of the run needs about 1.5 GB; at most {fits} unrolls fit"
@@ -39,9 +39,9 @@ def test_an_experiment_is_checked():
 
 def test_the_rest_has_a_quarter_of_a_small_machine(monkeypatch):
     monkeypatch.setattr(memory_check, "memory_limit", lambda: 2_000_000_000)
-    memory_check.check_memory(1, 1_500_000_000)
+    memory_check.check_fits_memory(1, 1_500_000_000)
     with pytest.raises(ConfigError, match=r" at most 0 unrolls fit$"):
-        memory_check.check_memory(1, 1_500_000_001)
+        memory_check.check_fits_memory(1, 1_500_000_001)
 
 
 def test_a_table_that_may_not_fit_now_is_warned_of():

@@ -174,7 +174,7 @@ def test_replay_without_the_algorithms_ratio_is_warned_of(
     def start(*_, **__):
         raise ConfigError("seen enough")
 
-    monkeypatch.setattr(launcher, "run", start)
+    monkeypatch.setattr(launcher, "launch_experiment", start)
     monkeypatch.setattr(train, "run_single_process", start)
     folder = f"--run_dir={tmp_path / 'run'}"
     monkeypatch.chdir(tmp_path)

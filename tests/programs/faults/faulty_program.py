@@ -126,11 +126,11 @@ def main() -> None:
         goal=Goal(mean_return=None, max_env_steps=10**12),
     )
     make_program = getattr(importlib.import_module(f"distrl.programs.{topology}"), topology)
-    from distrl.launch.launcher import run
+    from distrl.launch.launcher import launch_experiment
 
     run_dir.mkdir()
     program = make_program(experiment, str(run_dir))
-    result = run(
+    result = launch_experiment(
         program,
         experiment,
         topology,
