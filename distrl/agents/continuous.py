@@ -232,7 +232,7 @@ def make_critics(
     return _feed_forward(forward, env_spec.observation, env_spec.action)
 
 
-def now_and_then(observation: Nest) -> tuple[Nest, Nest]:
+def split_transitions(observation: Nest) -> tuple[Nest, Nest]:
     """Returns the observations at the start and at the end of each transition, [T, B, ...].
 
     Args: observation: [T + 1, B, ...].

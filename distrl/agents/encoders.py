@@ -63,7 +63,7 @@ class Encoder(NamedTuple):
             return timestep.observation, state
         return self.network.step(params[ENCODER], timestep, state)
 
-    def see(
+    def encode(
         self, params: Params, target: Params, batch: Trajectory, length: int
     ) -> tuple[Trajectory, Trajectory]:
         """Returns a batch as the networks see it, and as the target networks do.
@@ -85,12 +85,12 @@ class Encoder(NamedTuple):
         ]
         rest, states = burn_in(unrolls, batch, length)
 
-        def seen(unroll: Callable[..., Any], state: State) -> Trajectory:
+        def encoded(unroll: Callable[..., Any], state: State) -> Trajectory:
             features, _ = unroll(rest.timestep, state)
             return rest._replace(timestep=rest.timestep._replace(observation=features))
 
-        online, aimed = (seen(*each) for each in zip(unrolls, states, strict=True))
-        return online, aimed
+        online, target_batch = (encoded(*each) for each in zip(unrolls, states, strict=True))
+        return online, target_batch
 
 
 def make_encoder(
@@ -119,5 +119,5 @@ def make_encoder(
         return network.step(network.init(rng), timestep, network.initial_state(1))[0]
 
     size = jax.eval_shape(features, jax.ShapeDtypeStruct((2,), np.uint32)).shape[-1]
-    seen = dm_specs.Array((size,), np.float32, "features")
-    return Encoder(env_spec._replace(observation=seen), network)
+    features_spec = dm_specs.Array((size,), np.float32, "features")
+    return Encoder(env_spec._replace(observation=features_spec), network)

@@ -129,11 +129,11 @@ class SAC(Agent):
         self.env_spec = env_spec
         self.actions = SquashedNormal(env_spec.action)
         self.encoder = make_encoder(config.network, env_spec, self.actions)
-        seen = self.encoder.env_spec
+        spec = self.encoder.env_spec
         sizes, activation = config.hidden_sizes, config.activation
         scaled = config.scale_integers
-        self.policy = continuous.make_policy(seen, sizes, activation, 2 * self.actions.size, scaled)
-        self.critics = continuous.make_critics(seen, self.actions, sizes, activation, 2, scaled)
+        self.policy = continuous.make_policy(spec, sizes, activation, 2 * self.actions.size, scaled)
+        self.critics = continuous.make_critics(spec, self.actions, sizes, activation, 2, scaled)
         self.target_entropy = config.target_entropy
         if self.target_entropy is None:
             self.target_entropy = -float(self.actions.size)
@@ -162,8 +162,8 @@ class SAC(Agent):
         state: State,
         evaluation: bool = False,
     ) -> tuple[AgentOutput, State]:
-        seen, state = self.encoder.step(params, timestep, state)
-        normal = self.normal(params["policy"], seen)
+        features, state = self.encoder.step(params, timestep, state)
+        normal = self.normal(params["policy"], features)
         if evaluation:
             return AgentOutput(self.actions.mode(normal), ()), state
         action, _ = self.actions.sample_with_log_prob(rng, normal)
@@ -177,8 +177,8 @@ class SAC(Agent):
         state: State,
         evaluation: bool = False,
     ) -> ActionDistribution:
-        seen, _ = self.encoder.step(params, timestep, state)
-        normal = self.normal(params["policy"], seen)
+        features, _ = self.encoder.step(params, timestep, state)
+        normal = self.normal(params["policy"], features)
         return ActionDistribution(
             lambda action: self.actions.log_prob(normal, action),
             self.actions.named_parameters(normal),
@@ -223,26 +223,28 @@ class SAC(Agent):
         stop = jax.lax.stop_gradient
         config = self.config
         target_critics = target["critics"] if self.encoder.names else target
-        batch, aimed = self.encoder.see(params, target, batch, config.burn_in)
+        batch, target_batch = self.encoder.encode(params, target, batch, config.burn_in)
         timestep = batch.timestep
         policy, critics = params["policy"], params["critics"]
         temperature = jnp.exp(params["log_temperature"])
-        now, then = continuous.now_and_then(timestep.observation)
-        _, target_then = continuous.now_and_then(aimed.timestep.observation)
+        observation, next_observation = continuous.split_transitions(timestep.observation)
+        _, target_next_observation = continuous.split_transitions(target_batch.timestep.observation)
         real = timestep.step_type[:-1] != StepType.LAST
         mean = mean_over(real)
-        action, log_prob = self._sample(derive(rng, "then"), policy, then)
-        value = jnp.min(self.critics.apply(target_critics, target_then, action), axis=-1)
+        action, log_prob = self._sample(derive(rng, "then"), policy, next_observation)
+        value = jnp.min(
+            self.critics.apply(target_critics, target_next_observation, action), axis=-1
+        )
         discount = config.discount * timestep.discount[1:]
         targets = stop(timestep.reward[1:] + discount * (value - temperature * log_prob))
-        values = self.critics.apply(critics, now, batch.action[:-1])
+        values = self.critics.apply(critics, observation, batch.action[:-1])
         error = jnp.where(real[..., None], targets[..., None] - values, 0)
         weight = importance_weights(batch.probability, config.importance_exponent)
         critic_loss = 0.5 * mean(weight * jnp.sum(jnp.square(error), axis=-1))
 
-        now = stop(now)
-        action, log_prob = self._sample(derive(rng, "now"), policy, now)
-        value = jnp.min(self.critics.apply(stop(critics), now, action), axis=-1)
+        observation = stop(observation)
+        action, log_prob = self._sample(derive(rng, "now"), policy, observation)
+        value = jnp.min(self.critics.apply(stop(critics), observation, action), axis=-1)
         policy_loss = mean(stop(temperature) * log_prob - value)
         temperature_loss = mean(temperature * stop(-log_prob - self.target_entropy))
 

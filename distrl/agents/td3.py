@@ -150,11 +150,11 @@ class TD3(Agent):
         self.actions = BoundedActions(env_spec.action)
         self.encoder = make_encoder(config.network, env_spec, self.actions)
         self._networks = ("policy", "critics", *self.encoder.names)
-        seen = self.encoder.env_spec
+        spec = self.encoder.env_spec
         sizes, activation, scaled = config.hidden_sizes, config.activation, config.scale_integers
-        self.policy = continuous.make_policy(seen, sizes, activation, self.actions.size, scaled)
+        self.policy = continuous.make_policy(spec, sizes, activation, self.actions.size, scaled)
         self.critics = continuous.make_critics(
-            seen, self.actions, sizes, activation, config.num_critics, scaled
+            spec, self.actions, sizes, activation, config.num_critics, scaled
         )
         self._exploration = NoisyActions(
             config.epsilon, config.exploration_noise, config.exploration
@@ -196,8 +196,8 @@ class TD3(Agent):
         state: State,
         evaluation: bool = False,
     ) -> tuple[AgentOutput, State]:
-        seen, state = self.encoder.step(params, timestep, state)
-        x = self.act(params["policy"], seen)
+        features, state = self.encoder.step(params, timestep, state)
+        x = self.act(params["policy"], features)
         if not evaluation:
             x = self._exploration.act(rng, params, x, timestep.env_id)
         return AgentOutput(self.actions.decode(x), ()), state
@@ -228,15 +228,15 @@ class TD3(Agent):
         rng, target = derive(learner_state.key, "noise"), learner_state.target
 
         def loss(learned: Params) -> tuple[jax.Array, Any]:
-            seen, aimed = self.encoder.see(learned, target, batch, self.config.burn_in)
-            value, logs = self.critic_loss(learned["critics"], target, rng, seen, aimed)
-            return value, (logs, seen)
+            online, target_batch = self.encoder.encode(learned, target, batch, self.config.burn_in)
+            value, logs = self.critic_loss(learned["critics"], target, rng, online, target_batch)
+            return value, (logs, online)
 
         learned = {name: params[name] for name in self._networks if name != "policy"}
-        grads, (logs, seen) = jax.grad(loss, has_aux=True)(learned)
+        grads, (logs, online) = jax.grad(loss, has_aux=True)(learned)
         policy = jax.lax.cond(
             self._after(learner_state)[1],
-            lambda: jax.grad(self.policy_loss)(params["policy"], params["critics"], seen),
+            lambda: jax.grad(self.policy_loss)(params["policy"], params["critics"], online),
             lambda: jax.tree.map(jnp.zeros_like, params["policy"]),
         )
         zeros = {name: jnp.zeros_like(params[name]) for name in self._exploration.initial()}
@@ -248,7 +248,7 @@ class TD3(Agent):
         target: Params,
         rng: jax.Array,
         batch: Trajectory,
-        aimed: Trajectory | None = None,
+        target_batch: Trajectory | None = None,
     ) -> tuple[jax.Array, Logs]:
         """Returns the critics' loss on one batch, and logs.
 
@@ -257,20 +257,22 @@ class TD3(Agent):
           target: parameters of the target policy and critics.
           rng: raw key for the target noise.
           batch: [T + 1, B, ...], as the critics see it.
-          aimed: the same as the target networks see it; None: as the critics do.
+          target_batch: the same as the target networks see it; None: as the critics do.
         """
         config, timestep = self.config, batch.timestep
-        now, _ = continuous.now_and_then(timestep.observation)
-        _, then = continuous.now_and_then((aimed or batch).timestep.observation)
+        observation, _ = continuous.split_transitions(timestep.observation)
+        _, next_observation = continuous.split_transitions(
+            (target_batch or batch).timestep.observation
+        )
         real = timestep.step_type[:-1] != StepType.LAST
         mean = mean_over(real)
-        x = self.act(target["policy"], then)
+        x = self.act(target["policy"], next_observation)
         limit = config.target_noise_clip
         noise = jnp.clip(config.target_noise * draw(jax.random.normal, rng, x.shape), -limit, limit)
         action = self.actions.decode(jnp.clip(x + noise, -1, 1))
-        value = jnp.min(self.critics.apply(target["critics"], then, action), axis=-1)
+        value = jnp.min(self.critics.apply(target["critics"], next_observation, action), axis=-1)
         targets = timestep.reward[1:] + config.discount * timestep.discount[1:] * value
-        values = self.critics.apply(critics, now, batch.action[:-1])
+        values = self.critics.apply(critics, observation, batch.action[:-1])
         error = jnp.where(real[..., None], targets[..., None] - values, 0)
         weight = importance_weights(batch.probability, config.importance_exponent)
         loss = 0.5 * mean(weight * jnp.sum(jnp.square(error), axis=-1))
@@ -286,10 +288,10 @@ class TD3(Agent):
 
     def policy_loss(self, policy: Params, critics: Params, batch: Trajectory) -> jax.Array:
         """Returns minus the mean of the first critic's values of the policy's actions."""
-        now, _ = continuous.now_and_then(batch.timestep.observation)
+        observation, _ = continuous.split_transitions(batch.timestep.observation)
         real = batch.timestep.step_type[:-1] != StepType.LAST
-        value = self.critics.apply(critics, now, self.actions.decode(self.act(policy, now)))[..., 0]
-        return -mean_over(real)(value)
+        action = self.actions.decode(self.act(policy, observation))
+        return -mean_over(real)(self.critics.apply(critics, observation, action)[..., 0])
 
     def num_real(self, batch: Trajectory) -> int:
         return super().num_real(learned_from(batch, self.config.burn_in))

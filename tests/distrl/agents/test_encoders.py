@@ -87,9 +87,9 @@ def test_the_losses_with_memory_equal_numpys():
     step = batch.timestep
     assert (step.step_type[1:] == FIRST).any() and (step.discount == 0).any()
     online = features(params["encoder"], batch)
-    aimed = features(state.target["encoder"], batch)
-    action = np.tanh(mlp(state.target["policy"], "", aimed))
-    bootstrap = values(state.target["critics"], aimed, action).min(-1)
+    target_features = features(state.target["encoder"], batch)
+    action = np.tanh(mlp(state.target["policy"], "", target_features))
+    bootstrap = values(state.target["critics"], target_features, action).min(-1)
     q = values(params["critics"], online, (batch.action - [0, 5]) / [2, 5])
     own = values(params["critics"], online, np.tanh(mlp(params["policy"], "", online)))[..., 0]
     critic, policy = [], []
@@ -103,8 +103,8 @@ def test_the_losses_with_memory_equal_numpys():
     @jax.jit
     def losses(params):
         _, logs = agent.compute_gradients(params, state, batch)
-        seen, _ = agent.encoder.see(params, state.target, batch, 2)
-        return logs["loss"], agent.policy_loss(params["policy"], params["critics"], seen)
+        online, _ = agent.encoder.encode(params, state.target, batch, 2)
+        return logs["loss"], agent.policy_loss(params["policy"], params["critics"], online)
 
     got = losses(params)
     np.testing.assert_allclose(got, [np.mean(critic), np.mean(policy)], rtol=1e-4)
@@ -115,7 +115,7 @@ def test_acting_has_the_memory_that_learning_has(config):
     """From the stored state, with the caller's reset at FIRST; and it is the batch's to store."""
     agent, params, _, batch = make(dataclasses.replace(config, network=LSTM))
     step = jax.jit(agent.encoder.step)
-    online, _ = jax.jit(agent.encoder.see, static_argnums=3)(
+    online, _ = jax.jit(agent.encoder.encode, static_argnums=3)(
         params, {"encoder": params["encoder"]}, batch, 0
     )
     memory, start = batch.state, agent.initial_state(B)
@@ -124,8 +124,8 @@ def test_acting_has_the_memory_that_learning_has(config):
         now = TimeStep(*(x[t] if len(x) else x for x in batch.timestep))
         first = (now.step_type == FIRST)[:, None]
         memory = type(start)(*(np.where(first, *pair) for pair in zip(start, memory)))
-        seen, memory = step(params, now, memory)
-        np.testing.assert_allclose(seen, online.timestep.observation[t], rtol=1e-5, atol=1e-6)
+        encoded, memory = step(params, now, memory)
+        np.testing.assert_allclose(encoded, online.timestep.observation[t], rtol=1e-5, atol=1e-6)
     now = now._replace(env_id=np.arange(B, dtype=np.int32))
     output, after = jax.jit(agent.actor_step)(KEY, params, now, memory)
     assert output.action.shape == (B, 2)
@@ -135,8 +135,8 @@ def test_acting_has_the_memory_that_learning_has(config):
 def test_an_actions_probability_follows_from_what_the_memory_has():
     agent, params, _, batch = make(SACConfig((6,), network=LSTM))
     now = TimeStep(*(x[0] if len(x) else x for x in batch.timestep))
-    seen, _ = agent.encoder.step(params, now, batch.state)
-    normal = agent.normal(params["policy"], seen)
+    encoded, _ = agent.encoder.step(params, now, batch.state)
+    normal = agent.normal(params["policy"], encoded)
     known = agent.action_distribution(KEY, params, now, batch.state)
     np.testing.assert_array_equal(
         known.log_prob(batch.action[0]), agent.actions.log_prob(normal, batch.action[0])
@@ -156,8 +156,8 @@ def test_the_critics_alone_train_what_is_shared(config, spec):
         learned = {**params, "encoder": encoder}
         if is_sac:
             return agent.loss(learned, state.target, KEY, batch)[1]["critic_loss"]
-        seen, aimed = agent.encoder.see(learned, state.target, batch, 0)
-        return agent.critic_loss(params["critics"], state.target, KEY, seen, aimed)[0]
+        online, target_batch = agent.encoder.encode(learned, state.target, batch, 0)
+        return agent.critic_loss(params["critics"], state.target, KEY, online, target_batch)[0]
 
     def whole(encoder):
         if is_sac:
