@@ -86,10 +86,10 @@ class ActorsConfig:
         """The most streams that may deliver twice in a round: late, and in time."""
         if self.min_actors is None or self.late_data == "drop":
             return 0
-        return (self.most - self.min_actors) * self.num_envs
+        return (self.largest_num_actors - self.min_actors) * self.num_envs
 
     @property
-    def most(self) -> int:
+    def largest_num_actors(self) -> int:
         """The largest number of actors that may run at a time."""
         return self.max_actors or self.num_actors
 

@@ -103,7 +103,7 @@ def check_counts(
     """Raises ConfigError for more than there are seeds for, or than would have work."""
     for name, count, most in (
         ("actors.num_actors", actors.num_actors, MAX_ACTORS),
-        ("actors.max_actors", actors.most, MAX_ACTORS),
+        ("actors.max_actors", actors.largest_num_actors, MAX_ACTORS),
         ("actors.num_envs", actors.num_envs, MAX_ENVS),
         ("evaluator.num_envs", evaluator.num_envs, MAX_ENVS),
     ):

@@ -78,8 +78,8 @@ def experiment(env: str | Environment, agent: str | None = None, seed: int = 0) 
     environment = suites.make(env) if isinstance(env, str) else env
     check_environment("environment", environment)
     frames: tuple[FrameStack, ...] = ()
-    by_its_name = environment is not env
-    if by_its_name and isinstance(environment, NativeEnvironment) and environment.is_atari:
+    from_name = environment is not env
+    if from_name and isinstance(environment, NativeEnvironment) and environment.is_atari:
         life_loss = ("zero_discount_on_life_loss", agent != "r2d2")
         environment = dataclasses.replace(environment, options=(("stack_num", 1), life_loss))
         frames = (FrameStack(FRAMES),)

@@ -236,10 +236,10 @@ class Task:
                 f"lockstep: actors.wait_num={actors.wait_num} of {actors.num_envs} "
                 "environments finish in no fixed order; leave it None"
             )
-        if actors.most != actors.num_actors:
+        if actors.largest_num_actors != actors.num_actors:
             raise ConfigError(
-                f"lockstep: actors.max_actors={actors.most}: actors that come and go make no "
-                "two runs alike; leave it None"
+                f"lockstep: actors.max_actors={actors.largest_num_actors}: actors that come and go "
+                "make no two runs alike; leave it None"
             )
         if self.replay.whole_episodes:
             raise ConfigError(

@@ -19,7 +19,7 @@ class Command(NamedTuple):
       help: its part of `distrl help`. `[flags of COMMAND]` in it stands for these.
       completes: what its arguments are, for shells.
       with_jax: whether it may compile, and so uses JAX's compilation cache.
-      goes_on: whether it goes on when nobody reads what it prints.
+      ignores_closed_output: whether it continues when nobody reads what it prints.
     """
 
     module: str
@@ -27,7 +27,7 @@ class Command(NamedTuple):
     help: str
     completes: str = NOTHING
     with_jax: bool = False
-    goes_on: bool = False
+    ignores_closed_output: bool = False
 
 
 COMMANDS = {
@@ -40,7 +40,7 @@ COMMANDS = {
        distrl train --help
            List all flags, including every setting of the experiment (--config.*).""",
         with_jax=True,
-        goes_on=True,
+        ignores_closed_output=True,
     ),
     "launch": Command(
         "commands.launch",
@@ -49,7 +49,7 @@ COMMANDS = {
            Run a Launchpad program of your own.
        distrl launch --help
            List its flags.""",
-        goes_on=True,
+        ignores_closed_output=True,
     ),
     "doctor": Command(
         "commands.doctor",
@@ -171,7 +171,7 @@ COMMANDS = {
        distrl sweep --show DIR [--by=COLUMN]
            Print the table of a sweep, with mean and standard deviation over seeds, ranked.""",
         with_jax=True,
-        goes_on=True,
+        ignores_closed_output=True,
     ),
     "graph": Command(
         "graph.graph",

@@ -50,7 +50,7 @@ def _main(arguments: list[str], load: Callable[[], Any] | None, own_process: boo
 
         robust_streams.open_closed_streams()
         command = COMMANDS.get(_command(arguments))
-        if command is not None and command.goes_on:
+        if command is not None and command.ignores_closed_output:
             robust_streams.install_robust_streams()
         else:
             robust_streams.escape_what_has_no_encoding()

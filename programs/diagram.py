@@ -139,9 +139,9 @@ def _facts(experiment: Experiment, label: str) -> tuple[str, ...]:
     names = (f"of {', '.join(experiment.tasks)}",) if len(tasks) > 1 else ()
     if label == ACTOR.name:
         actors = experiment.actors
-        most = f"up to {actors.most} by `distrl actors`"
+        most = f"up to {actors.largest_num_actors} by `distrl actors`"
         envs = f"{actors.num_envs} environments each"
-        return (envs, most) if actors.most > actors.num_actors else (envs,)
+        return (envs, most) if actors.largest_num_actors > actors.num_actors else (envs,)
     if label == LEARNER.name:
         sizes = dict.fromkeys(f"batches of {task.learner.batch_size} unrolls" for task in tasks)
         gpus = sum(task.learner.num_gpus for task in tasks)

@@ -36,6 +36,6 @@ def heavy_env(
     learner = add_learners(program, replay, monitor, workers)
     add_evaluator(program, learner, monitor)
     add_population(program, learner, monitor)
-    for index in range(experiment.actors.most):
+    for index in range(experiment.actors.largest_num_actors):
         add_actor(program, index, replay, monitor, learner=learner, variables=learner)
     return program.program

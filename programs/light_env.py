@@ -13,7 +13,7 @@ from distrl.programs.nodes.population import add_population
 from distrl.programs.nodes.replay import add_replay
 from distrl.programs.program import ExperimentProgram
 from distrl.programs.substrate import AUTO, AnyProgram
-from distrl.transforms.agent import what_remembers
+from distrl.transforms.agent import recurrent_parts
 
 
 def light_env(
@@ -47,7 +47,7 @@ def light_env(
         name: add_inferencers(program, tasks[name], learner[name], monitor, on_one_host)
         for name in experiment.acting_tasks
     }
-    for index in range(experiment.actors.most):
+    for index in range(experiment.actors.largest_num_actors):
         inferencer = {name: nodes[index] for name, nodes in inferencer_of_actor.items()}
         add_actor(program, index, replay, monitor, learner=learner, inferencer=inferencer)
     return program.program
@@ -55,7 +55,7 @@ def light_env(
 
 def _check_no_state(experiment: Experiment) -> None:
     """Raises ConfigError if the agent has memory."""
-    if memory := what_remembers(experiment.make_agent()):
+    if memory := recurrent_parts(experiment.make_agent()):
         raise ConfigError(
             f"actors.min_actors: {' and '.join(memory)} has recurrent state, and light_env's "
             "service cannot take back the step with which a round ends; take --topology=heavy_env"

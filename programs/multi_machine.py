@@ -68,7 +68,7 @@ def multi_machine(
         }
         for host in hosts
     }
-    for index in range(experiment.actors.most):
+    for index in range(experiment.actors.largest_num_actors):
         host = placement.nodes[f"actor/{index}"]
         add_actor(
             program, index, replay, monitor, learner=learner, variables=relay.get(host, learner)

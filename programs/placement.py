@@ -200,7 +200,7 @@ def place(experiment: Experiment, hosts: Sequence[Host], light: bool) -> Placeme
         )
     taken = dict.fromkeys((host.name for host in others), 0)
     actors = {}
-    for index in range(experiment.actors.most):
+    for index in range(experiment.actors.largest_num_actors):
         host = min(others, key=lambda host: (taken[host.name] + 1) / (host.cores or 1))
         taken[host.name] += 1
         actors[f"actor/{index}"] = host.name

@@ -17,7 +17,7 @@ from distrl.multi_agent.learned_policy import LearnedPolicy
 from distrl.seeds import MAX_ENVS
 from distrl.sharing.config import Shared, check_shared
 from distrl.task import Task
-from distrl.transforms.agent import what_remembers
+from distrl.transforms.agent import recurrent_parts
 from distrl.transforms.base import check_transform_kinds
 
 
@@ -270,7 +270,7 @@ def stores_extras(task: Task, teacher: Task | None) -> bool:
       ConfigError: it needs what the acting policy does not store.
     """
     agent = task.make_agent()
-    if memory := what_remembers(agent):
+    if memory := recurrent_parts(agent):
         raise ConfigError(
             f"experiment: policy {task.name!r} learns from {task.learns_from!r} and has memory; "
             "recurrent state is kept for the policy that acts, on its clock, and cannot be shared; "

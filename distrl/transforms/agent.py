@@ -273,10 +273,10 @@ class TransformedAgent(Agent):
         return {"agent": inner, "statistics": statistics}, after, logs
 
 
-def what_remembers(agent: Agent) -> list[str]:
+def recurrent_parts(agent: Agent) -> list[str]:
     """Returns what has recurrent state, for messages; none: the agent has no memory."""
     if not isinstance(agent, TransformedAgent):
         return ["the network's core"] if has_memory(agent) else []
-    return [f"the transform {name}" for name in sorted(agent.stateful)] + what_remembers(
+    return [f"the transform {name}" for name in sorted(agent.stateful)] + recurrent_parts(
         agent.agent
     )

@@ -42,10 +42,10 @@ def with_suggestions(
     words: dict[str, list[str]] = {}
     of_parent: dict[str, list[str]] = {}
     for name in sorted(known):
-        its_parent, _, its_word = name.rpartition(".")
-        words.setdefault(its_word, []).append(name)
-        if its_parent == parent:
-            of_parent.setdefault(its_word, []).append(name)
+        known_parent, _, known_word = name.rpartition(".")
+        words.setdefault(known_word, []).append(name)
+        if known_parent == parent:
+            of_parent.setdefault(known_word, []).append(name)
     same = [like for like in (word, _ELSEWHERE.get(word)) if like in words][:1]
     among = of_parent if parent and of_parent and not same else words
     likely = same or difflib.get_close_matches(word, among, _MOST, _LIKENESS)

@@ -49,9 +49,9 @@ class _Lines(io.TextIOBase):
         with self._lock:
             lines, newline, rest = (self._rest + text).rpartition("\n")
             self._rest = rest
-            shown = [line for line in lines.split("\n") if not is_progress_line(line)]
-            if newline and shown:
-                self._stream.write("\n".join(shown) + "\n")
+            visible = [line for line in lines.split("\n") if not is_progress_line(line)]
+            if newline and visible:
+                self._stream.write("\n".join(visible) + "\n")
         return len(text)
 
     def end(self) -> None:

@@ -17,7 +17,7 @@ def busy_cores(experiment: Experiment, topology: str) -> int:
     if topology == "single_process":
         return 1  # actor and learner take turns
     services = num_services(experiment) if topology == "light_env" else 0
-    return experiment.actors.most + services + len(experiment.learner_nodes)
+    return experiment.actors.largest_num_actors + services + len(experiment.learner_nodes)
 
 
 class TrialSlots:

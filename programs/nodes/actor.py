@@ -135,7 +135,7 @@ class ActorNode:
             self._single = experiment.assignment is None
             self._actor_of = {task: experiment.actor_of(task) for task in builders}
             self._call_timeout = experiment.supervision.call_timeout
-            interval = config.most / _REPORTS_PER_S
+            interval = config.largest_num_actors / _REPORTS_PER_S
             self._report_interval = min(max(_REPORT_S, interval), _LONGEST_REPORT_S)
             self._opened = opened.pop_all()
 
@@ -234,7 +234,7 @@ def _own_inferencer(
         None,
         task.actors.num_envs,
         # Inferencers of several tasks draw different numbers.
-        index=index + task.index * builder.experiment.actors.most,
+        index=index + task.index * builder.experiment.actors.largest_num_actors,
         life=life,
         batch_sizes=task.batch_sizes(builder.experiment.actors.num_envs),
     )

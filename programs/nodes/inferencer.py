@@ -48,7 +48,7 @@ def add_inferencers(
     Returns:
       For each actor, the service that it asks.
     """
-    num_actors, num_inferencers = task.actors.most, task.inference.num_inferencers
+    num_actors, num_inferencers = task.actors.largest_num_actors, task.inference.num_inferencers
     if on_one_host and task.inference.transport != "courier":
         return _add_with_slots(program, task, learner, monitor)
     timeout = task.inference.timeout
@@ -112,7 +112,7 @@ def _add_with_slots(
         services.append(InferenceHandle(node, slots=slots, num_slots=count))
     return [
         services[actor % num_inferencers]._replace(slot=actor // num_inferencers)
-        for actor in range(task.actors.most)
+        for actor in range(task.actors.largest_num_actors)
     ]
 
 
@@ -221,7 +221,7 @@ class InferencerNode:
 
 def _clients(task: Task, index: int) -> int:
     """Returns the number of actors that ask an inferencer."""
-    return len(range(index, task.actors.most, task.inference.num_inferencers))
+    return len(range(index, task.actors.largest_num_actors, task.inference.num_inferencers))
 
 
 def _endpoints(program: ExperimentProgram, task: Task, index: int) -> list[Any]:

@@ -307,7 +307,7 @@ def test_short_names():
 
 def test_the_cores_of_a_trial():
     experiment = SimpleNamespace(
-        actors=SimpleNamespace(most=3),
+        actors=SimpleNamespace(largest_num_actors=3),
         inference=SimpleNamespace(num_inferencers=2),
         acting_tasks=("a",),
         learner_nodes=(("a",), ("learns from a",)),

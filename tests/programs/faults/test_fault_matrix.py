@@ -20,7 +20,7 @@ from tests.support.waiting import until
 
 NODES = ("actor/0", "inferencer/0", "evaluator/0", "learner/0", "monitor/0", "replay/0")
 KINDS = ("raise", "exit", "sigkill", "sigsegv", "sigstop", "loop", "block", "constructor")
-HEALS = {"actor", "inferencer", "evaluator", "learner", "replay"}
+RESTARTABLE = {"actor", "inferencer", "evaluator", "learner", "replay"}
 BOUND_S = 60.0  # on a busy machine; the program's limits are 4, 15 and 2 s
 
 CAUSES = {
@@ -51,7 +51,7 @@ class Cell(NamedTuple):
         label = self.node.partition("/")[0]
         if self.always or (self.launch_type != "local_mp" and self.kind in ("loop", "block")):
             return False
-        return label in HEALS
+        return label in RESTARTABLE
 
     @property
     def applies(self) -> bool:
