@@ -1,4 +1,4 @@
-"""Connects a daemon to its launcher, where something else starts the daemon (see `manual`).
+"""Connects a daemon to its launcher, where something else starts the daemon (see `command_lines`).
 
 The launcher listens on a Unix socket, in a folder that only its user can enter. A tunnel on the
 join port admits daemons that show the program's credentials. A daemon also sends a token that can

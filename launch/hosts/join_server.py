@@ -1,4 +1,4 @@
-"""The launcher's end of connections that daemons open (see `dial`)."""
+"""The launcher's end of connections that daemons open (see `join_client.dial`)."""
 
 import contextlib
 import errno
