@@ -110,7 +110,6 @@ class SingleProcess:
     Attributes:
       tasks: the parts of each task, by name.
       actor: acts for all tasks.
-      builder, replay, learner: of the first task.
       evaluator: None if the experiment has none.
     """
 
@@ -136,20 +135,20 @@ class SingleProcess:
         """
         experiment.check_single_process()
         builders = builders or make_builders(experiment, printer)
-        self.builder = next(iter(builders.values()))
+        first = next(iter(builders.values()))
         with contextlib.ExitStack() as opened:
             # Pools first: they may fork, which must be done before JAX starts its threads.
             before = native_threads()
-            pool = self.builder.make_shared_pool(life)
+            pool = first.make_shared_pool(life)
             opened.callback(pool.close)
             env_threads = native_threads() - before
             evaluator_pool: Pool | None = None
             if experiment.evaluator.num_evaluators:
-                evaluator_pool = self.builder.make_evaluator_pool(life)
+                evaluator_pool = first.make_evaluator_pool(life)
                 opened.callback(evaluator_pool.close)
             mark("environments")
             group = opened.enter_context(join())
-            self.builder.start_backend()  # before anything else that makes JAX's clients
+            first.start_backend()  # before anything else that makes JAX's clients
             self._core: TurnsCore | None = None
             computing = computing_threads()
             if experiment.actors.pin and pool.one_thread and usable_cores() > 1:
@@ -175,8 +174,6 @@ class SingleProcess:
             self._in_turn = [
                 self.tasks[name] for name in update_order(experiment.shared, list(builders))
             ]
-            first = next(iter(self.tasks.values()))
-            self.replay, self.learner = first.replay, first.learner
             for part in self.tasks.values():
                 part.learner.count_acted = lambda: (self.actor.acted, self.actor.episodes)
                 if self._core is not None and computing:

@@ -70,7 +70,8 @@ def test_rates_of_a_sampled_table_are_at_0_when_the_budget_is_spent():
         updates = annealed_over_budget(made.agent, goal, replay, made.learner).anneal_updates
         assert updates == (2_048 // 16 - 64) * 8 // 8
         ahead = replay.error_buffer // made.learner.batch_size
-        assert updates <= program.learner.version <= updates + 2 * ahead
+        (task,) = program.tasks.values()
+        assert updates <= task.learner.version <= updates + 2 * ahead
 
 
 def test_without_a_budget_the_rate_is_constant():

@@ -164,7 +164,7 @@ def test_in_an_experiment(tmp_path):
         parts.actor._pool.send = noting
         for _ in range(10):
             assert parts.run_once()
-        report = parts.learner.take_report()
+        report = parts.tasks["outer"].learner.take_report()
     assert not any(value for key, value in report.items() if key.startswith("wrong_"))
     assert all((each == 77).all() for each in acted if each is not None)
 

@@ -329,7 +329,8 @@ def test_it_computes_on_the_core_of_the_thread_that_does_so_for_it(monkeypatch, 
     cartpole = presets.experiment("CartPole-v1", "dqn")
     with parts.SingleProcess(cartpole, printer=lambda line: None) as made:
         assert made._core is not None and (2**30 in made._core._threads) == computes
-        assert (made.learner.while_computing is made._core) == computes
+        (task,) = made.tasks.values()
+        assert (task.learner.while_computing is made._core) == computes
     with parts.SingleProcess(experiment(CountingEnvironment), printer=lambda line: None) as made:
         assert made._core is None  # what the environments start would be kept to it, too
 

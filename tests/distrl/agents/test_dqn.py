@@ -409,8 +409,9 @@ def test_learns_cartpole_a_little():
     experiment = presets.experiment("CartPole-v1", "dqn")
     agent = dataclasses.replace(experiment.agent, epsilon=EpsilonSchedule(updates=500))
     parts = SingleProcess(dataclasses.replace(experiment, agent=agent))
+    (task,) = parts.tasks.values()
     try:
-        while parts.learner.version < 800:
+        while task.learner.version < 800:
             parts.run_once()
         episodes = parts.actor.take_report()["episodes"][-50:]
     finally:

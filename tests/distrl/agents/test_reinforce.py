@@ -154,7 +154,8 @@ def test_what_would_be_silently_wrong_is_refused(make, message):
 def test_batches_are_whole_episodes():
     with SingleProcess(experiment(), printer=lambda line: None) as parts:
         seen = []
-        parts.learner.update = lambda sample: seen.append(sample.trajectory)
+        (task,) = parts.tasks.values()
+        task.learner.update = lambda sample: seen.append(sample.trajectory)
         for _ in range(3):
             assert parts.run_once()
     for trajectory in seen:

@@ -79,13 +79,14 @@ def test_in_one_process_by_each_step():
             learner=LearnerConfig(batch_size=4, every_steps=every),
         )
         with SingleProcess(made, printer=lambda line: None) as parts:
-            while parts.learner.version == 0:
+            (task,) = parts.tasks.values()
+            while task.learner.version == 0:
                 parts.run_once()
             first = parts.actor.acted
-            while parts.learner.version < 9:
+            while task.learner.version < 9:
                 parts.run_once()
                 updates = 1 + parts.actor.acted // every - first // every
-                owed = updates - parts.learner.version
+                owed = updates - task.learner.version
                 assert 0 <= owed <= max(1, 8 // every)
 
 

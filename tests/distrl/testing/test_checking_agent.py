@@ -32,9 +32,10 @@ def batch():
     parts = SingleProcess(EXPERIMENT)
     for _ in range(6):
         parts.run_once()
-    while not parts.replay.can_sample():
+    (task,) = parts.tasks.values()
+    while not task.replay.can_sample():
         parts.actor.step()
-    return parts.replay.sample(1.0).trajectory
+    return task.replay.sample(1.0).trajectory
 
 
 def wrong(batch):
@@ -63,7 +64,8 @@ def test_overlapping_unrolls_have_no_errors(environment, wait_num, period):
     with parts:
         for _ in range(12):
             parts.run_once()
-        report = parts.learner.take_report()
+        (task,) = parts.tasks.values()
+        report = task.learner.take_report()
     assert report["checked"] > 500
     assert not {name for name, count in report.items() if name.startswith("wrong_") and count}
 
@@ -114,13 +116,14 @@ def test_policy_lag_is_measured_on_what_is_consumed():
     parts = SingleProcess(EXPERIMENT)
     for _ in range(10):
         parts.run_once()
-    report = parts.learner.take_report()
+    (task,) = parts.tasks.values()
+    report = task.learner.take_report()
     assert report["learner_steps"] == 10
     # An unroll begins under the newest parameters, or under those before.
     figures = lag_columns(report)
     assert 0 <= figures["policy_lag_mean"] <= figures["policy_lag_p95"] <= figures["policy_lag_max"]
     assert figures["policy_lag_max"] <= 4
-    assert "policy_lags" not in parts.learner.take_report()
+    assert "policy_lags" not in task.learner.take_report()
 
 
 class ConstantReplay:

@@ -70,10 +70,11 @@ def test_hindsight_learns_what_the_same_agent_without_it_does_not(example):
         )
         replay = dataclasses.replace(experiment.replay, samples_per_insert=8)
         parts = SingleProcess(dataclasses.replace(experiment, agent=agent, replay=replay))
+        (task,) = parts.tasks.values()
         try:
-            while parts.learner.version < 550:
+            while task.learner.version < 550:
                 parts.run_once()
-                if parts.learner.version == 450:
+                if task.learner.version == 450:
                     parts.actor.take_report()
             episodes = parts.actor.take_report()["episodes"]
         finally:

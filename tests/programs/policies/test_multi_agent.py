@@ -92,7 +92,8 @@ def test_one_policy_for_all_agents_is_as_short_as_ever():
     with SingleProcess(made, printer=lambda line: None) as parts:
         for _ in range(5):
             parts.run_once()
-        report = parts.learner.take_report()
+        (task,) = parts.tasks.values()
+        report = task.learner.take_report()
     assert not any(value for key, value in report.items() if key.startswith("wrong_"))
     assert report["checked"] > 1000
 

@@ -26,8 +26,9 @@ def test_updates_count_and_change_nothing(learning):
     with SingleProcess(experiment, printer=lambda line: None) as parts:
         for _ in range(5):
             assert parts.run_once()
-        version, params = parts.learner.variables
-        report = parts.learner.take_report()
+        (task,) = parts.tasks.values()
+        version, params = task.learner.variables
+        report = task.learner.take_report()
     assert version == 5
     assert report["learner_steps"] == 5
     assert report["trained_steps"] > 0
