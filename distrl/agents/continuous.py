@@ -1,4 +1,4 @@
-"""Networks for continuous control: MLPs for a policy, and for critics of observation and action."""
+"""Continuous control: MLPs for a policy, and critics of observation and action, with their loss."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,7 +11,10 @@ import numpy as np
 from dm_env import specs as dm_specs
 
 from distrl import specs
+from distrl.agents.agent import PRIORITIES, Logs
 from distrl.agents.defaults import Defaults, has_pixels, sampled, step_bytes, unrolls_within
+from distrl.agents.losses.means import mean_over
+from distrl.agents.losses.prioritized import importance_weights, unroll_priorities
 from distrl.agents.modules import torsos
 from distrl.agents.modules.normals import BoundedActions
 from distrl.agents.modules.recurrence import check_burn_in, check_unrolls
@@ -238,6 +241,40 @@ def split_transitions(observation: Nest) -> tuple[Nest, Nest]:
     Args: observation: [T + 1, B, ...].
     """
     return jax.tree.map(lambda x: x[:-1], observation), jax.tree.map(lambda x: x[1:], observation)
+
+
+def critic_loss(
+    values: jax.Array,
+    targets: jax.Array,
+    real: jax.Array,
+    probability: jax.typing.ArrayLike,
+    importance_exponent: float,
+) -> tuple[jax.Array, Logs]:
+    """Returns half the critics' summed squared errors, a mean over real transitions, and its logs.
+
+    Args:
+      values: float32 [T, B, num_critics], the critics' of the actions that were taken.
+      targets: float32 [T, B], what each critic should have said, without gradients.
+      real: bool [T, B], the transitions that count.
+      probability: float32 [B], the probability with which each unroll was sampled.
+      importance_exponent: see `ContinuousDefaults`.
+
+    Returns:
+      The loss, a scalar, and scalars to log, with the unrolls' new PRIORITIES, [B], among them.
+    """
+    mean = mean_over(real)
+    error = jnp.where(real[..., None], targets[..., None] - values, 0)
+    weight = importance_weights(probability, importance_exponent)
+    loss = 0.5 * mean(weight * jnp.sum(jnp.square(error), axis=-1))
+    td_error = jnp.mean(jnp.abs(error), axis=-1)
+    logs = {
+        "value": mean(values[..., 0]),
+        "target": mean(targets),
+        "td_error": mean(td_error),
+        "real_fraction": jnp.mean(real),
+        PRIORITIES: unroll_priorities(td_error, real),
+    }
+    return loss, logs
 
 
 def _feed_forward(forward: Callable[..., jax.Array], *input_specs: Nest) -> FeedForward:

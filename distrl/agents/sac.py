@@ -13,7 +13,7 @@ import optax
 
 from distrl.agents import continuous
 from distrl.agents.action_distribution import ActionDistribution
-from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
+from distrl.agents.agent import Agent, Logs, params_key
 from distrl.agents.components import (
     ByName,
     ComponentConfig,
@@ -25,7 +25,6 @@ from distrl.agents.continuous import ContinuousDefaults
 from distrl.agents.defaults import has_pixels
 from distrl.agents.encoders import make_encoder
 from distrl.agents.losses.means import mean_over
-from distrl.agents.losses.prioritized import importance_weights, unroll_priorities
 from distrl.agents.modules import torsos
 from distrl.agents.modules.normals import NormalParams, SquashedNormal, clip_with_return
 from distrl.agents.modules.recurrence import learned_from
@@ -238,9 +237,9 @@ class SAC(Agent):
         discount = config.discount * timestep.discount[1:]
         targets = stop(timestep.reward[1:] + discount * (value - temperature * log_prob))
         values = self.critics.apply(critics, observation, batch.action[:-1])
-        error = jnp.where(real[..., None], targets[..., None] - values, 0)
-        weight = importance_weights(batch.probability, config.importance_exponent)
-        critic_loss = 0.5 * mean(weight * jnp.sum(jnp.square(error), axis=-1))
+        critic_loss, critic_logs = continuous.critic_loss(
+            values, targets, real, batch.probability, config.importance_exponent
+        )
 
         observation = stop(observation)
         action, log_prob = self._sample(derive(rng, "now"), policy, observation)
@@ -255,11 +254,7 @@ class SAC(Agent):
             "policy_loss": policy_loss,
             "temperature": temperature,
             "entropy": -mean(log_prob),  # in the units of `target_entropy`
-            "value": mean(values[..., 0]),
-            "target": mean(targets),
-            "td_error": mean(jnp.mean(jnp.abs(error), axis=-1)),
-            "real_fraction": jnp.mean(real),
-            PRIORITIES: unroll_priorities(jnp.mean(jnp.abs(error), axis=-1), real),
+            **critic_logs,
         }
         return loss, logs
 

@@ -12,7 +12,7 @@ import optax
 
 from distrl.agents import continuous
 from distrl.agents.action_noise import NoiseSchedule, NoisyActions
-from distrl.agents.agent import PRIORITIES, Agent, Logs, params_key
+from distrl.agents.agent import Agent, Logs, params_key
 from distrl.agents.components import (
     ByName,
     Components,
@@ -25,7 +25,6 @@ from distrl.agents.encoders import make_encoder
 from distrl.agents.exploration import EpsilonSchedule
 from distrl.agents.losses.batch_share import draw
 from distrl.agents.losses.means import mean_over
-from distrl.agents.losses.prioritized import importance_weights, unroll_priorities
 from distrl.agents.modules import torsos
 from distrl.agents.modules.normals import BoundedActions
 from distrl.agents.modules.recurrence import learned_from
@@ -265,7 +264,6 @@ class TD3(Agent):
             (target_batch or batch).timestep.observation
         )
         real = timestep.step_type[:-1] != StepType.LAST
-        mean = mean_over(real)
         x = self.act(target["policy"], next_observation)
         limit = config.target_noise_clip
         noise = jnp.clip(config.target_noise * draw(jax.random.normal, rng, x.shape), -limit, limit)
@@ -273,18 +271,10 @@ class TD3(Agent):
         value = jnp.min(self.critics.apply(target["critics"], next_observation, action), axis=-1)
         targets = timestep.reward[1:] + config.discount * timestep.discount[1:] * value
         values = self.critics.apply(critics, observation, batch.action[:-1])
-        error = jnp.where(real[..., None], targets[..., None] - values, 0)
-        weight = importance_weights(batch.probability, config.importance_exponent)
-        loss = 0.5 * mean(weight * jnp.sum(jnp.square(error), axis=-1))
-        logs = {
-            "loss": loss,
-            "value": mean(values[..., 0]),
-            "target": mean(targets),
-            "td_error": mean(jnp.mean(jnp.abs(error), axis=-1)),
-            "real_fraction": jnp.mean(real),
-            PRIORITIES: unroll_priorities(jnp.mean(jnp.abs(error), axis=-1), real),
-        }
-        return loss, logs
+        loss, logs = continuous.critic_loss(
+            values, targets, real, batch.probability, config.importance_exponent
+        )
+        return loss, {"loss": loss, **logs}
 
     def policy_loss(self, policy: Params, critics: Params, batch: Trajectory) -> jax.Array:
         """Returns minus the mean of the first critic's values of the policy's actions."""
