@@ -5,7 +5,14 @@ from typing import Any, ClassVar
 
 from distrl.envs.time_limit import with_time_limit
 from distrl.errors import ConfigError
-from distrl.field_checks import check_flag, check_whole, is_number, is_whole, plain_numbers
+from distrl.field_checks import (
+    check_choice,
+    check_flag,
+    check_whole,
+    is_number,
+    is_whole,
+    plain_numbers,
+)
 from distrl.learner_config import LearnerConfig as LearnerConfig  # documented here as well
 from distrl.runtime.durations import check_duration
 
@@ -61,8 +68,7 @@ class ActorsConfig:
         self._check_rounds()
 
     def _check_rounds(self) -> None:
-        if self.late_data not in ("keep", "drop"):
-            raise ConfigError(f"actors.late_data must be 'keep' or 'drop', got {self.late_data!r}")
+        check_choice(self, "late_data", ("keep", "drop"), "actors")
         check_duration("actors.round_grace", self.round_grace, zero=True, infinite=False)
         if self.min_actors is None:
             if self.round_grace or self.late_data != "keep":
@@ -134,11 +140,7 @@ class InferenceConfig:
 
     def __post_init__(self) -> None:
         plain_numbers(self)
-        if self.transport not in ("auto", "courier", "shared_memory"):
-            raise ConfigError(
-                "inference.transport must be auto, courier or shared_memory, got "
-                f"{self.transport!r}"
-            )
+        check_choice(self, "transport", ("auto", "courier", "shared_memory"), "inference")
         check_whole(self, "num_inferencers", "inference")
         check_whole(self, "sync_interval", "inference", none=True)
         check_duration("inference.timeout", self.timeout)

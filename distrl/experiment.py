@@ -25,6 +25,7 @@ from distrl.envs.multi_agent.environment import SeveralAgents, steps_per_env_ste
 from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.experiment_checks import check_counts, check_evaluation, check_parts, check_task_names
+from distrl.field_checks import check_choice
 from distrl.goal import Goal
 from distrl.learning.update_trigger import started_by
 from distrl.metrics.sinks import check_sinks
@@ -127,8 +128,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check_parts(self)
-        if self.learners not in ("each", "one"):
-            raise ConfigError(f"learners must be 'each' or 'one', got {self.learners!r}")
+        check_choice(self, "learners", ("each", "one"), prefix="")
         check_callbacks(self.callbacks)
         check_sinks(self.metrics)
         policy_checks.check_agents(self.environment, self.evaluator.num_evaluators, self.lockstep)

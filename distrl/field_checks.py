@@ -5,9 +5,10 @@ experiment's parts as "actors.x must be ...; got ...", for which `check_whole` a
 """
 
 import dataclasses
+import difflib
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -148,7 +149,28 @@ def check_names(settings: Any, field: str, prefix: str = "agent") -> None:
 def check_choice(
     settings: Any, field: str, choices: tuple[str, ...], prefix: str = "agent"
 ) -> None:
-    """Refuses a field that is none of `choices`; as `check_number`."""
+    """Refuses a field that is none of `choices`; as `check_number`. No prefix if it is ""."""
     value = getattr(settings, field)
     if value not in choices:
-        raise ConfigError(f"{prefix}.{field}: expected one of {', '.join(choices)}; got {value!r}")
+        raise ConfigError(
+            f"{prefix}{prefix and '.'}{field}: expected one of {', '.join(choices)}; "
+            f"got {value!r}{did_you_mean(value, choices)}"
+        )
+
+
+def did_you_mean(name: object, names: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
+    """Returns the end of a message about an unknown name: similar ones, or "" if none is.
+
+    Args:
+      name: what was given.
+      names: the names that there are.
+      most: how many similar ones to give.
+      cutoff: how similar they must be, from 0 to 1; see `difflib.get_close_matches`.
+    """
+    near = difflib.get_close_matches(str(name), set(names), most, cutoff)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def choose_from(name: object, names: Collection[str]) -> str:
+    """Returns the end of a message about an unknown name: the most similar one, or else all."""
+    return did_you_mean(name, names) or f"; choose from: {', '.join(names)}"

@@ -3,7 +3,7 @@
 import dataclasses
 
 from distrl.errors import ConfigError
-from distrl.field_checks import check_flag, check_whole, plain_numbers
+from distrl.field_checks import check_choice, check_flag, check_whole, plain_numbers
 from distrl.learner_group.devices import check_split
 from distrl.runtime.durations import check_duration
 
@@ -65,10 +65,7 @@ class LearnerConfig:
                 "learner.learning=False: no gradient is needed; take 0"
             )
         self._check_gradient_workers()
-        if self.on_nonfinite not in ("fail", "skip"):
-            raise ConfigError(
-                f"learner.on_nonfinite must be 'fail' or 'skip', got {self.on_nonfinite!r}"
-            )
+        check_choice(self, "on_nonfinite", ("fail", "skip"), "learner")
         for name in ("every_unrolls", "every_steps"):
             check_whole(self, name, "learner", none=True)
         if self.every_unrolls is not None and self.every_steps is not None:

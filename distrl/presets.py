@@ -4,7 +4,6 @@ An environment of your own may take the place of a name.
 """
 
 import dataclasses
-import difflib
 
 from distrl.agents.a2c import A2CConfig
 from distrl.agents.ddpg import DDPGConfig
@@ -23,6 +22,7 @@ from distrl.envs.pool import Environment
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.experiment_checks import check_environment
+from distrl.field_checks import choose_from
 from distrl.transforms import FrameStack, by_name
 
 AGENTS: dict[str, type[AlgorithmConfig]] = {
@@ -49,11 +49,7 @@ def check_agent(agent: str | None) -> None:
             "write Experiment(environment, PPOConfig(...))"
         )
     if agent not in AGENTS:
-        near = difflib.get_close_matches(agent, AGENTS, n=1)
-        raise ConfigError(
-            f"agent: no {agent!r}"
-            + (f"; did you mean {near[0]}?" if near else f"; there is {', '.join(sorted(AGENTS))}")
-        )
+        raise ConfigError(f"agent: no {agent!r}{choose_from(agent, sorted(AGENTS))}")
 
 
 def experiment(env: str | Environment, agent: str | None = None, seed: int = 0) -> Experiment:

@@ -1,7 +1,6 @@
 """The components of an agent's parameters, each with an optimiser of its own if the user wants."""
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -15,7 +14,7 @@ from distrl.agents.agent import Agent, Logs
 from distrl.agents.optimizers import OPTIMIZERS, annealed
 from distrl.agents.structs import params_struct
 from distrl.errors import ConfigError
-from distrl.field_checks import check_choice, check_count, check_flag, check_number
+from distrl.field_checks import check_choice, check_count, check_flag, check_number, choose_from
 from distrl.types import Nest, Params
 
 # What agents of a kind can have, for flags: a core with memory; streams and, for action values, a
@@ -199,7 +198,7 @@ def components_for(
       learning_rate, anneal_updates, labels, delay: see `Components`.
 
     Raises:
-      ConfigError: a component that the agent does not have, with those that it has; settings that
+      ConfigError: a component that the agent does not have; settings that
         cannot work; or a derived agent's parameters need what its constructor sets only later.
     """
     given = agent.config.components
@@ -217,9 +216,7 @@ def components_for(
         ) from error
     for name in given:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
             raise ConfigError(
-                f"{_PREFIX}: no {name!r}; this agent has {', '.join(sorted(names))}{hint}"
+                f"{_PREFIX}: this agent has no {name!r}{choose_from(name, sorted(names))}"
             )
     return Components(labels, learning_rate, anneal_updates, given, delay)

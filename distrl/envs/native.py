@@ -15,7 +15,7 @@ from distrl.envs.pool import Pool
 from distrl.envs.pools.envpool_library import envpool, envpool_spec, info_keys, observation_keys
 from distrl.envs.pools.native_pool import NativePool
 from distrl.errors import ConfigError
-from distrl.field_checks import check_flag, check_whole, plain_numbers
+from distrl.field_checks import check_flag, check_whole, did_you_mean, plain_numbers
 
 # Options of EnvPool that are other settings, here or of the experiment.
 _OWN_OPTIONS = {
@@ -77,7 +77,7 @@ class NativeEnvironment:
         names = envpool().list_all_envs()
         if self.name not in names:
             raise ConfigError(
-                f"environment: EnvPool has no {self.name!r}{did_you_mean(self.name, names)}"
+                f"environment: EnvPool has no {self.name!r}{similar_names(self.name, names)}"
             )
         if _AUTO_RESET in self.name:
             raise ConfigError(
@@ -214,11 +214,10 @@ class NativeEnvironment:
         )
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown name: similar ones, or "" if none is."""
-    usable = {each for each in names if _AUTO_RESET not in each}
-    near = difflib.get_close_matches(name, usable, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+def similar_names(name: str, names: Iterable[str]) -> str:
+    """Returns the end of a message about an unknown environment; see `did_you_mean`."""
+    usable = [each for each in names if _AUTO_RESET not in each]
+    return did_you_mean(name, usable, most=3, cutoff=0.5)
 
 
 def _array(spec: Any, dtype: Any, name: str) -> dm_specs.Array:

@@ -1,12 +1,11 @@
 """Settings of a pool of Python environments: how it steps them, and what happens at a fault."""
 
 import dataclasses
-import difflib
 import importlib
 from typing import Any
 
 from distrl.errors import ConfigError
-from distrl.field_checks import check_flag, check_whole, plain_numbers
+from distrl.field_checks import check_choice, check_flag, check_whole, plain_numbers
 from distrl.runtime.durations import check_duration
 
 # Module and class by kind. Imported when a pool is made: a run needs one kind.
@@ -53,14 +52,7 @@ class PoolConfig:
     def __post_init__(self) -> None:
         plain_numbers(self)
         for name, choices in (("kind", KINDS), ("on_fault", POLICIES)):
-            value = getattr(self, name)
-            if value not in choices:
-                near = difflib.get_close_matches(str(value), choices, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise ConfigError(
-                    f"environment.pool.{name} must be one of {', '.join(choices)}, "
-                    f"got {value!r}{hint}"
-                )
+            check_choice(self, name, choices, "environment.pool")
         for name in ("pin_workers", "check_finite"):
             check_flag(self, name, "environment.pool")
         if self.pin_workers and self.kind != "processes":

@@ -14,7 +14,7 @@ from typing import Any
 from distrl.envs import minigrid
 from distrl.envs.multi_agent import pettingzoo
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
-from distrl.envs.native import NativeEnvironment, did_you_mean
+from distrl.envs.native import NativeEnvironment, similar_names
 from distrl.envs.pool import Environment
 from distrl.envs.pools.envpool_library import envpool_names
 from distrl.envs.python import PoolConfig, PythonEnvironment, WrapperConfig
@@ -198,7 +198,7 @@ def _find(name: str) -> tuple[str, str]:
         names = names_in(prefix)
         if rest in names or (prefix == "gym" and ":" in rest):
             return prefix, rest
-        raise ConfigError(f"environment: {prefix} has no {rest!r}{did_you_mean(rest, names)}")
+        raise ConfigError(f"environment: {prefix} has no {rest!r}{similar_names(rest, names)}")
     if name in envpool_names():
         return "envpool", name
     seen = sorted(envpool_names())
@@ -212,7 +212,7 @@ def _find(name: str) -> tuple[str, str]:
         if name in names:
             return suite, name
         seen += names
-    raise ConfigError(f"environment: there is no {name!r}{did_you_mean(name, seen)}")
+    raise ConfigError(f"environment: there is no {name!r}{similar_names(name, seen)}")
 
 
 def _native(

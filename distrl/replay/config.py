@@ -1,7 +1,6 @@
 """Replay settings, their checks and the rate limits they imply. Reverb's terms keep its meaning."""
 
 import dataclasses
-import difflib
 import math
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,7 +8,14 @@ import jax
 import numpy as np
 
 from distrl.errors import ConfigError
-from distrl.field_checks import check_flag, check_whole, is_number, is_whole, plain_numbers
+from distrl.field_checks import (
+    check_choice,
+    check_flag,
+    check_whole,
+    is_number,
+    is_whole,
+    plain_numbers,
+)
 from distrl.replay.insert_priorities import MAX_EXPONENT, MAX_PRIORITY, PriorityOf
 from distrl.replay.sampler import Sampler
 from distrl.types import TIME_FIELDS, Trajectory
@@ -88,13 +94,7 @@ class ReplayConfig:
     def __post_init__(self) -> None:
         plain_numbers(self)
         for name, choices in (("table", TABLES), ("backend", BACKENDS)):
-            value = getattr(self, name)
-            if value not in choices:
-                near = difflib.get_close_matches(str(value), choices, n=1)
-                hint = (
-                    f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(choices)}"
-                )
-                raise ConfigError(f"replay.{name}: no {value!r}; {hint}")
+            check_choice(self, name, choices, "replay")
         for name in ("unroll_length", "max_size", "min_size_to_sample", "num_shards"):
             check_whole(self, name, "replay")
         for name in ("whole_episodes", "strict_ratio"):

@@ -11,7 +11,7 @@ from distrl.agents.agent import Agent
 from distrl.agents.structs import params_struct
 from distrl.agents.tunable import TunableAgent
 from distrl.errors import ConfigError
-from distrl.field_checks import is_number
+from distrl.field_checks import check_choice, is_number
 from distrl.transforms.agent import TransformedAgent
 from distrl.types import Params
 
@@ -41,8 +41,7 @@ class Shared:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         if not isinstance(self.tasks, tuple) or len(set(self.tasks)) < max(2, len(self.tasks)):
             raise ConfigError(f"shared: expected the names of two tasks or more, got {self.tasks}")
-        if self.update not in UPDATES:
-            raise ConfigError(f"shared: update must be 'sum' or 'turns', got {self.update!r}")
+        check_choice(self, "update", UPDATES, "shared")
         if self.weights is None:
             return
         if self.update == "turns":

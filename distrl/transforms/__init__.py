@@ -1,10 +1,10 @@
 """Data transforms, between the raw time step and the agent."""
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 
 from distrl.errors import ConfigError
+from distrl.field_checks import choose_from
 from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.base import Stepwise, Transform, check_order
 from distrl.transforms.frame_stack import FrameStack
@@ -70,9 +70,7 @@ def by_name(names: Sequence[str], known: Sequence[Transform] = ()) -> tuple[Tran
 
 def _default(name: str) -> Transform:
     if name not in TRANSFORMS:
-        near = difflib.get_close_matches(name, TRANSFORMS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(TRANSFORMS)}"
-        raise ConfigError(f"transforms: no {name!r}; {hint}")
+        raise ConfigError(f"transforms: no {name!r}{choose_from(name, TRANSFORMS)}")
     needed = [
         field.name
         for field in dataclasses.fields(TRANSFORMS[name])  # type: ignore[arg-type]

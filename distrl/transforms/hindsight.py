@@ -16,7 +16,7 @@ from distrl.agents.losses.batch_share import draw
 from distrl.agents.settings import algorithm
 from distrl.agents.structs import extras_struct
 from distrl.errors import ConfigError
-from distrl.field_checks import check_number
+from distrl.field_checks import check_choice, check_number
 from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform
@@ -77,11 +77,7 @@ class Hindsight(Transform):
                 raise ConfigError(
                     f"hindsight.{field}: expected a function (achieved, desired), got {value!r}"
                 )
-        if self.strategy not in STRATEGIES:
-            raise ConfigError(
-                f"hindsight.strategy: expected one of {', '.join(STRATEGIES)}; "
-                f"got {self.strategy!r}"
-            )
+        check_choice(self, "strategy", STRATEGIES, "hindsight")
         check_number(self, "probability", lambda x: 0 <= x <= 1, "in [0, 1]", "hindsight")
 
     def spec(self, env_spec: EnvironmentSpec) -> EnvironmentSpec:

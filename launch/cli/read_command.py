@@ -1,6 +1,5 @@
 """The experiment and the topology that a command line describes, checked as `distrl train` does."""
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -8,6 +7,7 @@ from absl import flags
 
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, deferred_checks
+from distrl.field_checks import choose_from
 from distrl.launch.cli import config_file, config_flags, machine_flags, train_flags
 from distrl.launch.cli.load_experiment import apply_settings, load_experiment
 from distrl.programs import AUTO, TOPOLOGIES, substrate
@@ -117,9 +117,7 @@ def check_topology(name: str, on: str = substrate.AUTO) -> str:
       ConfigError: there is none of that name, or what it needs is not installed.
     """
     if name not in TOPOLOGIES:
-        near = difflib.get_close_matches(name, TOPOLOGIES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(TOPOLOGIES)}"
-        raise ConfigError(f"topology: unknown name {name!r}; {hint}")
+        raise ConfigError(f"topology: unknown name {name!r}{choose_from(name, TOPOLOGIES)}")
     if name not in ("single_process", AUTO):
         substrate.resolve(on)
     return name

@@ -1,7 +1,6 @@
 """Which settings a sweep tries: all combinations of a grid, with random draws."""
 
 import ast
-import difflib
 import itertools
 import math
 import random
@@ -10,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from distrl.errors import ConfigError
+from distrl.field_checks import choose_from
 
 _RANGE = re.compile(r"(\w+):([^:,]+):([^:,]+)")
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
@@ -173,11 +173,7 @@ def _distribution(name: str, text: str) -> Range | list[str]:
     kind, (low, high) = match[1], (float(bound or 0.0) for bound in bounds)
     what = f"--random {name}={text}"
     if kind not in KINDS:
-        near = difflib.get_close_matches(kind, KINDS, n=1)
-        raise ConfigError(
-            f"{what}: no distribution {kind!r}; "
-            + (f"did you mean {near[0]}?" if near else f"choose from: {', '.join(KINDS)}")
-        )
+        raise ConfigError(f"{what}: no distribution {kind!r}{choose_from(kind, KINDS)}")
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ConfigError(f"{what}: the first bound must be less than the second")
     if kind in _POSITIVE and low <= 0:

@@ -23,6 +23,7 @@ from distrl.envs.multi_agent.copies import Copies
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
 from distrl.envs.pool_config import PoolConfig
 from distrl.errors import ConfigError
+from distrl.field_checks import choose_from, did_you_mean
 from distrl.population import Population
 from distrl.sharing import Shared
 from distrl.testing import CountingEnvironment
@@ -159,3 +160,12 @@ def test_all_classes_of_settings_are_checked():
     elsewhere = {"CheckingConfig"}
     checked = {type(settings).__name__ for settings, _ in SETTINGS.values()}
     assert names - checked == protocols | elsewhere
+
+
+def test_an_unknown_name_gets_a_similar_one_or_all():
+    assert choose_from("unifrom", ("queue", "uniform")) == "; did you mean uniform?"
+    assert choose_from("stack", ("queue", "uniform")) == "; choose from: queue, uniform"
+    assert choose_from(None, ("queue", "uniform")) == "; choose from: queue, uniform"
+    assert did_you_mean("stack", ("queue", "uniform")) == ""
+    twice = ("Pong-v5", "Pong-v4", "Pong-v5")
+    assert did_you_mean("Pong-v", twice, most=3) == "; did you mean Pong-v5 or Pong-v4?"

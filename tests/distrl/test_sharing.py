@@ -136,7 +136,7 @@ def test_groups_and_order():
 SMALL = NetworkConfig(hidden_sizes=(8,))
 REFUSED = {
     "two names": (lambda: Shared(("a",)), "two tasks or more, got ('a',)"),
-    "update": (lambda: Shared(("a", "b"), update="all"), "update must be 'sum' or 'turns'"),
+    "update": (lambda: Shared(("a", "b"), update="all"), "update: expected one of sum, turns"),
     "weights": (lambda: Shared(("a", "b"), (1.0,)), "a weight of 0 or more for each of"),
     "weights in turns": (lambda: Shared(("a", "b"), (1, 1), "turns"), "nothing is summed"),
     "unknown": (lambda: check({"torso": Shared(("a", "c"))}), "['c'] are no policies that learn"),

@@ -1,11 +1,11 @@
 """Changes to the settings of a live table, and the checks that every kind of table makes."""
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distrl.errors import ConfigError
+from distrl.field_checks import did_you_mean
 from distrl.replay.config import ReplayConfig
 
 CHANGEABLE = (
@@ -86,9 +86,8 @@ def check_name(name: str) -> None:
     fields = [field.name for field in dataclasses.fields(ReplayConfig)]
     if name in fields:
         raise ConfigError(f"replay.{name} of a live table is fixed; {these}")
-    near = difflib.get_close_matches(name, fields, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else these
-    raise ConfigError(f"replay has no setting {name!r}; {hint}")
+    hint = did_you_mean(name, fields) or f"; {these}"
+    raise ConfigError(f"replay has no setting {name!r}{hint}")
 
 
 def refused_by_reverb(changes: Iterable[str], table: str) -> ConfigError:

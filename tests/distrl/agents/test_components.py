@@ -198,9 +198,8 @@ def test_rates_and_freezing_leave_the_learner_states_form(name):
 @pytest.mark.parametrize(
     ("components", "message"),
     [
-        ({"torsso": SGD}, "agent.components: no 'torsso'; this agent has policy_head, torso, "
-         "value_head; did you mean torso?"),
-        ({"core": SGD}, "agent.components: no 'core'; this agent has policy_head, torso"),
+        ({"torsso": SGD}, "agent.components: this agent has no 'torsso'; did you mean torso?"),
+        ({"core": SGD}, "this agent has no 'core'; choose from: policy_head, torso, value_head"),
         ({"torso": 0.1}, "agent.components.torso: expected a ComponentConfig, got 0.1"),
         (("torso",), "agent.components: expected a mapping by component, got"),
         ({"torso": ComponentConfig(learning_rate=-1.0)}, "agent.components.torso.learning_rate: "),

@@ -537,7 +537,7 @@ def test_a_pool_that_costs_more_than_it_saves_says_so(caplog):
         ({"num_workers": 0}, "num_workers must be a whole number, 1 or more"),
         ({"worker_threads": -1}, "worker_threads must be a whole number, 0 or more"),
         ({"step_timeout": 0}, "step_timeout must be more than 0"),
-        ({"on_fault": "ignore"}, "on_fault must be one of fail, restart"),
+        ({"on_fault": "ignore"}, "on_fault: expected one of fail, restart"),
         ({"max_restarts": -1}, "max_restarts must be a whole number, 0 or more"),
     ],
 )

@@ -368,7 +368,7 @@ def test_all_processes_end_at_the_same_update():
 
 
 def test_the_setting_is_checked():
-    with pytest.raises(ConfigError, match="must be 'fail' or 'skip'"):
+    with pytest.raises(ConfigError, match="expected one of fail, skip"):
         LearnerConfig(on_nonfinite="no")
 
 

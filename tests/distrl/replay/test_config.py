@@ -18,7 +18,7 @@ from distrl.testing import CheckingConfig, CountingEnvironment
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"table": "unifrom"}, "did you mean 'uniform'"),
+        ({"table": "unifrom"}, "got 'unifrom'; did you mean uniform"),
         ({"unroll_length": 0}, "replay.unroll_length .* got 0"),
         ({"max_size": 2.5}, "replay.max_size .* got 2.5"),
         ({"table": "uniform", "max_size": 4, "min_size_to_sample": 5}, "never be sampled"),

@@ -18,7 +18,7 @@ from tests.support.experiments import checking
     [
         ({"actors": {"min_actors": 4}}, "between 1 and actors.num_actors=3"),
         ({"actors": {"wait_num": 2}}, "actors.wait_num=2 these end at different times"),
-        ({"actors": {"late_data": "burn"}}, "must be 'keep' or 'drop'"),
+        ({"actors": {"late_data": "burn"}}, "late_data: expected one of keep, drop"),
         ({"actors": {"min_actors": None, "round_grace": 1.0}}, "set actors.min_actors"),
         ({"actors": {"round_grace": -1.0}}, "0 s or more"),
         ({"inference": InferenceConfig(sync_interval=3)}, "parameters change with rounds"),

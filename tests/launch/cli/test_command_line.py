@@ -34,7 +34,7 @@ BAD = {
     ),
     "table's setting": (
         ["tables", "nothing", "--set", "error_bufer=3"],
-        "replay has no setting 'error_bufer'; did you mean 'error_buffer'?",
+        "replay has no setting 'error_bufer'; did you mean error_buffer?",
     ),
     "table's value": (
         ["tables", "nothing", "--set=error_buffer=much"],
@@ -46,7 +46,8 @@ BAD = {
     ),
     "backend": (
         ["train", "--config.replay.backend=reverv"],
-        "replay.backend: no 'reverv'; did you mean 'reverb'?",
+        "replay.backend: expected one of auto, shared_memory, served, reverb; got 'reverv'; "
+        "did you mean reverb?",
     ),
     "topology": (
         ["train", "--topology=ligth_env"],

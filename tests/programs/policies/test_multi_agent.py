@@ -115,7 +115,7 @@ def _policies(**changes):
         (_policies(learner=LearnerConfig()), "learner beside policies"),
         (_policies(lockstep=True), "lockstep is for environments with one agent"),
         (_policies(policies={"p": GOAL}), "the goal of policy 'p' has max_env_steps"),
-        (_policies(learners="two"), "learners must be 'each' or 'one', got 'two'"),
+        (_policies(learners="two"), "learners: expected one of each, one; got 'two'"),
         (_policies(policies={"p": 3}), "policy 'p' must be a LearnedPolicy"),
         (_policies(policies={"p": CheckingConfig}), "CheckingConfig of 'p' is a class; write"),
         (_policies(policies={"p": Rule}), "policies: Rule of 'p' is a class; write Rule(...)"),

@@ -39,10 +39,10 @@ def ids(count, first=0):
     "changes, message",
     [
         ({}, "nothing to change: give one of table, samples_per_insert"),
-        ({"samples_per_insret": 1.0}, "no setting 'samples_per_insret'; did you mean 'samples_per"),
+        ({"samples_per_insret": 1.0}, "no setting 'samples_per_insret'; did you mean samples_per"),
         ({"max_size": 80}, "replay.max_size of a live table is fixed; these can be changed: table"),
         ({"table": "queue"}, "between uniform and prioritized only"),
-        ({"table": "unifrom"}, "did you mean 'uniform'"),
+        ({"table": "unifrom"}, "got 'unifrom'; did you mean uniform"),
         ({"min_size_to_sample": 41}, "more than replay.max_size=40"),
         ({"samples_per_insert": 16.0}, r"at least max\(1, samples_per_insert\) = 16"),
         ({"samples_per_insert": 0.25, "error_buffer": 2.0}, r"error_buffer=2 would stall"),
