@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distrl.errors import CallbackError, ConfigError
+from distrl.runtime.traceback_text import describe_error
 from distrl.types import Params
 
 
@@ -193,5 +194,4 @@ def _naming(callback: Callback, method: str) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt) and by_user:  # with a loop of their own: Ctrl-C
             raise
         what = f"{type(callback).__name__}.{method}"
-        text = " ".join(str(error).split())
-        raise CallbackError(f"{what}: {type(error).__name__}: {text}".rstrip(": ")) from error
+        raise CallbackError(f"{what}: {describe_error(error)}") from error

@@ -74,9 +74,10 @@ def _main(arguments: list[str], load: Callable[[], Any] | None, own_process: boo
         code = 1
     except BaseException as error:
         from distrl.launch.local.robust_streams import drop_unread_output
+        from distrl.runtime.traceback_text import describe_error
 
         if not (isinstance(error, BrokenPipeError) and own_process and drop_unread_output()):
-            announce(code=1, reason=f"{type(error).__name__}: {error}".partition("\n")[0])
+            announce(code=1, reason=describe_error(error))
             raise
         code = 128 + signal.SIGPIPE  # as a command in C ends that `| head` does not read to its end
     announce(code=code)
@@ -131,6 +132,7 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
 
     from distrl.errors import ConfigError, SpecError
     from distrl.runtime.process_exit import announce
+    from distrl.runtime.traceback_text import one_line
 
     try:
         working_folder.check_exists()
@@ -140,7 +142,7 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
             from distrl.launch.cli.unknown_flags import with_suggestions
 
             error = with_suggestions(error, flags.FLAGS)
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         print(f"distrl: {reason}", file=sys.stderr)
         announce(reason=reason)
         return 2

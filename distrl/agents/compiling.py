@@ -14,6 +14,7 @@ from distrl.errors import ConfigError
 from distrl.runtime.compilation_cache import share_by_threads
 from distrl.runtime.freed_memory import keep_freed_memory
 from distrl.runtime.host_resources import native_threads
+from distrl.runtime.traceback_text import one_line
 
 _HAS_BOTH = jax.__version_info__ < (0, 6)  # later ones have the new runtime only
 # The widest layer whose arithmetic is better not divided among threads.
@@ -87,7 +88,7 @@ def make_clients() -> None:
         chosen = jax.config.jax_platforms  # type: ignore[attr-defined]
         if not chosen:
             raise
-        text = " ".join(str(error).split())
+        text = one_line(error)
         raise ConfigError(
             f"JAX_PLATFORMS={chosen}: JAX has no such device here{text and ': '}{text}; name one "
             "that it has, such as cpu, or leave it unset"

@@ -25,6 +25,7 @@ from distrl.errors import ConfigError
 from distrl.field_checks import check_count
 from distrl.learner_group.devices import merge_steps, unmerge_steps
 from distrl.replay.config import ReplayConfig
+from distrl.runtime.traceback_text import one_line
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, Params
 
@@ -172,9 +173,8 @@ def check_env_spec(env_spec: EnvironmentSpec, algorithm: str) -> None:
     action = env_spec.action
     if not (isinstance(action, dm_specs.BoundedArray) and np.issubdtype(action.dtype, np.floating)):
         raise ConfigError(
-            f"action: {algorithm} takes one BoundedArray of floats, got "
-            + " ".join(repr(action).split())
-            + "; for other actions take impala or ppo, for discrete ones also dqn"
+            f"action: {algorithm} takes one BoundedArray of floats, got {one_line(repr(action))}; "
+            "for other actions take impala or ppo, for discrete ones also dqn"
         )
 
 

@@ -22,6 +22,7 @@ from distrl.agents.schedules import next_count
 from distrl.agents.settings import check_scalar_reward
 from distrl.errors import ConfigError
 from distrl.random_keys import derive
+from distrl.runtime.traceback_text import one_line
 from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, Trajectory
 
@@ -50,7 +51,7 @@ class DQN(Agent):
         """
         check_scalar_reward(env_spec, name)
         if not isinstance(env_spec.action, dm_specs.DiscreteArray):
-            got = " ".join(repr(env_spec.action).split())
+            got = one_line(repr(env_spec.action))
             raise ConfigError(
                 f"action: {name} takes one DiscreteArray, got {got}; for other actions take impala "
                 "or ppo, for continuous ones also sac or td3"

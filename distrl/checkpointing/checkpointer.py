@@ -23,6 +23,7 @@ from distrl.replay.buffer import ReplayAdministration
 from distrl.runtime.durations import longest_wait
 from distrl.runtime.lives import lives
 from distrl.runtime.provenance import versions
+from distrl.runtime.traceback_text import one_line
 
 _POLL_S = 0.1  # between two checks whether the program stops
 _MAIN_S = 0.3  # a program that is asked to stop has this long to end before it is saved
@@ -211,7 +212,7 @@ class Checkpointer:
             except (OSError, PeerError, DeadlineExceeded) as error:
                 failures.append(f"{name}: {type(error).__name__}: {error}")
         if failures:
-            raise SaveError(" ".join(f"could not save {'; '.join(failures)}".split()))
+            raise SaveError(one_line(f"could not save {'; '.join(failures)}"))
 
     def save(self, last: bool = False) -> Path:
         """Saves a checkpoint now.

@@ -3,6 +3,8 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
+from distrl.runtime.traceback_text import one_line
+
 
 class ToldOnce:
     """What training does not depend on may fail within `with errors(): ...`, and that is told."""
@@ -31,7 +33,7 @@ class ToldOnce:
             yield
         except self._errors as error:
             if not self._told:
-                why = getattr(error, "strerror", None) or " ".join(str(error).split())
+                why = getattr(error, "strerror", None) or one_line(error)
                 self._printer(f"distrl: {self._what}: {why}: {self._consequence}")
             self._told = True
 

@@ -9,6 +9,7 @@ from typing import Any
 from distrl.errors import ConfigError
 from distrl.metrics.told_once import ToldOnce
 from distrl.runtime.files import TASKS, read_dict, write_json
+from distrl.runtime.traceback_text import one_line
 
 _FILE = "wandb.json"  # in the run folder: what the run is to the service
 
@@ -43,7 +44,7 @@ class WandbRun:
                 **_identity(run_dir),
             )
         except errors as error:
-            text = " ".join(str(error).split()).rstrip(".")
+            text = one_line(error).rstrip(".")
             raise ConfigError(
                 f"metrics.wandb: {text}; WANDB_MODE=offline logs to the run folder alone"
             ) from error

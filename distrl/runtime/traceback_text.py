@@ -1,12 +1,15 @@
-"""Tracebacks for people: the user's own frames, with the framework's above them folded."""
+"""Errors for people: in one line; and tracebacks, with the framework's frames folded."""
 
 import re
 import sysconfig
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 from distrl import version
+from distrl.errors import EnvironmentFault
 
+_LINE_LIMIT = 500  # characters of an exception in one line
 FEWEST = 3  # frames in a row that are folded
 _FRAME = re.compile(
     r'^  File "(?P<path>[^"\n]+)", line \d+, in .*\n(?:    .*\n|  \[Previous line .*\n)*',
@@ -16,6 +19,24 @@ _FAULT = "\ndistrl.errors.EnvironmentFault: "
 _OWN = Path(version.__file__).parent
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
 _PYTHON = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
+
+
+def one_line(text: object) -> str:
+    """Returns a text, or an object's, with single spaces in the place of all white space."""
+    return " ".join(str(text).split())
+
+
+def describe_error(error: BaseException) -> str:
+    """Returns "Type: message" in one line, of 500 characters at most.
+
+    Of an environment's fault it has the first line: the environment's own traceback follows there.
+    """
+    # What a traceback shows, whatever str(error) raises, but without notes, such as JAX's.
+    shown = traceback.TracebackException(type(error), error, None, compact=True)
+    text = str(shown).strip()
+    if isinstance(error, EnvironmentFault):
+        text = text.partition("\n")[0]
+    return one_line(f"{type(error).__name__}{text and ': '}{text}")[:_LINE_LIMIT]
 
 
 def fold(text: str, where: str) -> str:

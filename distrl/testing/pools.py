@@ -13,6 +13,7 @@ from distrl import specs
 from distrl.envs.pool import Environment, Pool, check_received, check_unchanged
 from distrl.errors import SpecError
 from distrl.random_values import random_values
+from distrl.runtime.traceback_text import one_line
 from distrl.types import Nest, StepType, TimeStep
 
 _KEPT = 8  # earlier results of `recv` that are looked at again
@@ -97,7 +98,7 @@ class _Follower:
         """Refuses a step with `what` and the row of `value`, unless `right` is true in all rows."""
         rows = np.flatnonzero(~right.reshape(len(right), -1).all(axis=1))
         if len(rows):
-            shown = " ".join(str(np.asarray(value)[rows[0]]).split())  # one line
+            shown = one_line(np.asarray(value)[rows[0]])
             self._fail(rows[0], step, f"{what} {shown:.200}")
 
     def _check(self, step: TimeStep) -> None:

@@ -24,6 +24,7 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from distrl.launch.hosts import ray_actor
+from distrl.runtime.traceback_text import one_line
 
 ACTOR_S = 45.0  # for a host's actor to start; less than the launcher waits for a sign of its daemon
 READ_S = 5.0  # of one call that waits for output
@@ -66,7 +67,7 @@ class Connections:
                 self._run(name.decode(), reader, writer, errors)
                 connection.send(b"0")
             except (ray.exceptions.RayError, ValueError) as error:  # ValueError: the group is gone
-                _say(errors, f"Ray: {_one_line(error)}")
+                _say(errors, f"Ray: {_first_line(error)}")
             except OSError as error:  # the launcher has closed the connection
                 _say(errors, f"the connection broke: {error.strerror}")
             finally:
@@ -145,7 +146,7 @@ def _say(errors: int, line: str) -> None:
         os.write(errors, f"{line}\n".encode())
 
 
-def _one_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """Returns the first line of an error that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(":") if lines else type(error).__name__
@@ -162,13 +163,12 @@ def _connect(address: str) -> None:
         where = "runs on this machine" if address == "auto" else f"is at {address}"
         raise _Refused(
             f"no Ray cluster {where}, or this machine is no node of it: give --ray=HOST:PORT of "
-            f"its head, and run this command on one of its nodes ({_one_line(error)})"
+            f"its head, and run this command on one of its nodes ({_first_line(error)})"
         ) from None
     except RuntimeError as error:  # the cluster has another version of Ray or Python
-        text = " ".join(str(error).split())
-        raise _Refused(f"Ray: {text}") from None
+        raise _Refused(f"Ray: {one_line(error)}") from None
     except ValueError as error:
-        raise _Refused(f"--ray={address}: {_one_line(error)}") from None
+        raise _Refused(f"--ray={address}: {_first_line(error)}") from None
 
 
 def _nodes() -> list[dict[str, Any]]:

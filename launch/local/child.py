@@ -22,7 +22,7 @@ from absl import logging as absl_logging
 from distrl.errors import Stopped
 from distrl.launch import launchpad_adapter, posix
 from distrl.launch.local.debugging import Debug, skip_breakpoints
-from distrl.launch.local.node_hooks import ExceptionHooks, NodeReporter, one_line
+from distrl.launch.local.node_hooks import ExceptionHooks, NodeReporter
 from distrl.launch.local.tracing import TRACE_SIGNAL, obey_trace_order, take_trace_orders
 from distrl.launch.network import loopback
 from distrl.launch.supervision.node import Message
@@ -32,6 +32,7 @@ from distrl.runtime.heartbeat import Heartbeat, install_heartbeat_lookup
 from distrl.runtime.host_resources import raise_oom_score
 from distrl.runtime.jax_import import set_environment
 from distrl.runtime.process_exit import exit_at_once
+from distrl.runtime.traceback_text import describe_error
 
 SEND_S = 5.0  # for a message to the supervisor to be taken
 BEAT_S = 1.0  # between two heartbeats
@@ -174,7 +175,7 @@ def _run(setup: ChildSetup) -> int:
                 skip_breakpoints(setup.name)
                 setup.function()
         except Stopped as stopped:
-            sys.stderr.write(one_line(stopped) + "\n")
+            sys.stderr.write(describe_error(stopped) + "\n")
         except SystemExit as error:
             if error.code is None or isinstance(error.code, int):
                 return (error.code or 0) & 0xFF

@@ -13,7 +13,6 @@ from distrl.errors import (
     CallbackError,
     ConfigError,
     Diverged,
-    EnvironmentFault,
     SaveError,
     SharedMemoryLost,
     SpecError,
@@ -22,11 +21,9 @@ from distrl.errors import (
 from distrl.launch.local.debugging import explain_quit
 from distrl.launch.supervision.journal import ALL_FRAMES
 from distrl.launch.supervision.node import Message
-from distrl.runtime.traceback_text import fold
+from distrl.runtime.traceback_text import describe_error, fold
 
 TRACEBACK_LIMIT = 30_000  # characters for the supervisor; as JSON they must fit into a message
-# JAX adds a note about its frames to what is raised while it traces.
-_JAX_NOTE = "\n--------------------\nFor simplicity, JAX"
 COURIER_NODE = "launchpad.nodes.courier.node"
 
 
@@ -95,7 +92,7 @@ class NodeReporter:
             return
         self._reported.append(error)
         now = time.monotonic()
-        reason = one_line(error) + where
+        reason = describe_error(error) + explain_quit(error) + where
         bad_input = isinstance(error, (ConfigError, SpecError))
         # Its one line says all.
         if bad_input or isinstance(error, (Diverged, SaveError, SharedMemoryLost)):
@@ -109,15 +106,6 @@ class NodeReporter:
         text = text[-TRACEBACK_LIMIT:]
         final = isinstance(error, CallbackError)
         self._send(Message(now, self._node, "failure", reason, False, text, final=final))
-
-
-def one_line(error: BaseException) -> str:
-    """Returns the exception as "Type: message", on one line."""
-    text = "".join(traceback.format_exception_only(type(error), error)).strip()
-    text = text.partition(_JAX_NOTE)[0]
-    if isinstance(error, EnvironmentFault):  # the environment's own traceback follows
-        text = text.partition("\n")[0]
-    return " ".join(text.split())[:500] + explain_quit(error)
 
 
 class ExceptionHooks:

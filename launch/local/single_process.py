@@ -26,7 +26,7 @@ from distrl.launch.supervision.result import (
     Result,
 )
 from distrl.runtime.process_exit import exit_at_once
-from distrl.runtime.traceback_text import fold
+from distrl.runtime.traceback_text import describe_error, fold, one_line
 
 if TYPE_CHECKING:
     from distrl.programs.learner_processes import ProcessGroupSpec
@@ -98,7 +98,7 @@ def run_single_process(
         if isinstance(error, (ConfigError, SpecError)):
             if process_group is None:
                 raise
-            print(f"distrl: {' '.join(str(error).split())}", file=sys.stderr)
+            print(f"distrl: {one_line(error)}", file=sys.stderr)
     else:
         return ending.returned(outcome, signals.caught)
     if process_group is not None:
@@ -107,9 +107,9 @@ def run_single_process(
     return code
 
 
-def _one_line(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """Returns "Type: message", and says who raised what usually is a signal's."""
-    line = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": ")
+    line = describe_error(error)
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         line += " (raised by the environment, the agent, or a library of theirs)"
     return line + explain_quit(error)
@@ -160,10 +160,10 @@ class _Ending:
     def raised(self, error: BaseException, caught: Sequence[int]) -> int:
         """Ends a program that has raised; see `end`. Args: caught: the signals that arrived."""
         if isinstance(error, (ConfigError, SpecError)):
-            return self.end("failed", _one_line(error), EXIT_BAD_INPUT)
+            return self.end("failed", _reason(error), EXIT_BAD_INPUT)
         if not isinstance(error, (SaveError, Diverged)):  # whose one line says all
             self.show(error)
-        reason = str(error) if isinstance(error, SaveError) else _one_line(error)
+        reason = str(error) if isinstance(error, SaveError) else _reason(error)
         # A simulator, say, may have got the terminal's Ctrl-C, too, which is no failure of the run.
         if caught and not isinstance(error, Diverged):
             return self.stopped(caught[0], reason)

@@ -16,7 +16,7 @@ from distrl.errors import Stopped
 from distrl.launch import launchpad_adapter
 from distrl.launch.local.child import redirect_logging
 from distrl.launch.local.debugging import breakpoints_in_terminal, post_mortem
-from distrl.launch.local.node_hooks import ExceptionHooks, NodeReporter, one_line
+from distrl.launch.local.node_hooks import ExceptionHooks, NodeReporter
 from distrl.launch.network import loopback
 from distrl.launch.supervision.node import Message, SupervisedNode
 from distrl.launch.supervision.node_logs import NodeLog
@@ -24,6 +24,7 @@ from distrl.launch.supervision.restart_policy import RestartPolicy
 from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.usage import Usage, process_usage
 from distrl.runtime.heartbeat import Heartbeat, install_heartbeat_lookup
+from distrl.runtime.traceback_text import describe_error
 
 START_S = 10.0  # for a thread to begin
 _owner = threading.local()
@@ -133,7 +134,7 @@ class SupervisedThread(SupervisedNode):
             self._function()
             self.reporter.say("ended")
         except Stopped as stopped:
-            sys.stderr.write(one_line(stopped) + "\n")
+            sys.stderr.write(describe_error(stopped) + "\n")
         except BaseException as error:
             if isinstance(error, SystemExit) and not error.code:
                 self.reporter.say("ended")

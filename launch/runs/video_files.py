@@ -12,6 +12,7 @@ import numpy as np
 
 from distrl.envs.rendering.pictures import Picture
 from distrl.errors import ConfigError
+from distrl.runtime.traceback_text import one_line
 from distrl.runtime.working_folder import absolute
 
 _LEAST_HEIGHT = 256  # pixels: smaller pictures are enlarged by a whole number
@@ -102,7 +103,7 @@ class _Mp4(Film):
         try:
             self._writer.send(np.ascontiguousarray(picture))
         except OSError as error:  # ffmpeg has ended, as on a full disk; the message has its output
-            line = " ".join(str(error).split())[:300]
+            line = one_line(error)[:300]
             raise ConfigError(f"video: --out={self._path}: ffmpeg failed: {line}") from error
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from distrl.errors import PeerError
 MAX_SAME_FAILURES = 3  # lives in a row that end alike before the program ends
 MAX_PATIENCE_S = 300.0  # between restarts of a node that only its host keeps from working
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
-_OF_PEER = f"{PeerError.__module__}.{PeerError.__qualname__}:"
+_OF_PEER = f"{PeerError.__name__}:"  # as in `describe_error`
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 from distrl import specs
 from distrl.agents.modules.distributions import IMPOSSIBLE
 from distrl.errors import ConfigError
+from distrl.runtime.traceback_text import one_line
 from distrl.specs import ACTION_MASK, EnvironmentSpec
 from distrl.types import Nest
 
@@ -85,7 +86,7 @@ def _legal(env_spec: EnvironmentSpec) -> Callable[[Nest], jax.Array]:
     hint = "network.mask_actions=False makes it an input like any other"
     nvec = specs.num_values(action)
     if not nvec:
-        got = " ".join(repr(action).split())
+        got = one_line(repr(action))
         raise ConfigError(
             f"{ACTION_MASK}: only one DiscreteArray or BoundedArray of integers can be masked, not "
             f"{got}; {hint}"

@@ -14,6 +14,7 @@ import numpy as np
 
 from distrl.errors import ConfigError
 from distrl.random_keys import root
+from distrl.runtime.traceback_text import one_line
 from distrl.types import Nest, State
 
 Part = Callable[..., Any]
@@ -48,7 +49,7 @@ class FlaxModule:
         return _flat(variables.get("params", {}))
 
     def __repr__(self) -> str:
-        return " ".join(repr(self.module).split())
+        return one_line(repr(self.module))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FlaxModule) and self.module == other.module

@@ -8,6 +8,7 @@ import pkgutil
 from typing import Any
 
 from distrl.errors import ConfigError
+from distrl.runtime.traceback_text import one_line
 
 PACKAGES = {"pettingzoo": "pettingzoo", "mpe2": "mpe2"}
 """By prefix of a name, what to install."""
@@ -39,7 +40,7 @@ class PettingZooBuilder:
                 raise  # raised by the environment's own code
             raise ConfigError(f"environment: {self.module} cannot be made: {error}") from error
         except ImportError as error:
-            text = " ".join(str(error).split())
+            text = one_line(error)
             if isinstance(error, ModuleNotFoundError):  # others say themselves what is missing
                 text += f": pip install {error.name}"
             raise ConfigError(f"environment: {self.module} cannot be made: {text}") from error

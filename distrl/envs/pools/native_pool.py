@@ -13,6 +13,7 @@ from distrl.envs.pool import Pool
 from distrl.envs.pools.envpool_library import envpool, info_keys, observation_keys
 from distrl.errors import ConfigError, EnvironmentFault
 from distrl.runtime.host_resources import usable_cores
+from distrl.runtime.traceback_text import one_line
 from distrl.types import Nest, StepType
 
 
@@ -232,7 +233,7 @@ def _make(name: str, **options: Any) -> Any:
         try:
             return envpool().make(name, env_type="gymnasium", **options)
         except RuntimeError as error:  # ViZDoom's for some games of several players
-            text = " ".join(str(error).split())
+            text = one_line(error)
             raise ConfigError(f"environment: EnvPool cannot make {name}: {text}") from error
 
 

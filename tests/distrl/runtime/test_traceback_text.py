@@ -8,7 +8,8 @@ import absl
 import pytest
 
 from distrl import version
-from distrl.runtime.traceback_text import fold
+from distrl.errors import ConfigError, EnvironmentFault
+from distrl.runtime.traceback_text import describe_error, fold
 
 OWN = Path(version.__file__).parent
 INSTALLED = Path(absl.__file__).parent
@@ -85,3 +86,23 @@ def test_real_tracebacks_have_the_form_that_is_folded():
 def test_all_frames_are_folded_where_an_environment_is_to_blame():
     end = "distrl.errors.EnvironmentFault: Bad: observation: expected float32[3], got float32[1]\n"
     assert fold(HEAD + RUN + end, WHERE) == f"{HEAD}  ... 3 frames of absl, distrl: {WHERE}\n{end}"
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (KeyError("left"), "KeyError: 'left'"),
+        (StopIteration(), "StopIteration"),
+        (ConfigError("one\n  and two"), "ConfigError: one and two"),
+        (EnvironmentFault("step() raised\nTraceback ..."), "EnvironmentFault: step() raised"),
+        (Unprintable(), "Unprintable: <exception str() failed>"),
+        (ValueError("x" * 600), "ValueError: " + "x" * 488),
+    ],
+)
+def test_an_exception_is_described_in_one_line(error, line):
+    assert describe_error(error) == line

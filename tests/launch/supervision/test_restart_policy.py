@@ -58,7 +58,7 @@ def test_a_crash_at_once_counts_as_the_same_and_a_kill_from_outside_does_not():
 
 
 def test_the_loss_of_another_node_counts_in_short_lives_only():
-    cause = "distrl.errors.PeerError: relay/0.get_variables() failed: it does not answer"
+    cause = "PeerError: relay/0.get_variables() failed: it does not answer"
     history = RestartHistory(POLICY)
     for _ in range(5):
         assert isinstance(history.next_delay(cause, traceback(3), 10.0), float)

@@ -226,12 +226,12 @@ def test_an_environment_that_breaks_later(train, topology, launch_type, name):
     fault = FAULTS[name]
     lines = command.output.splitlines()
     assert re.fullmatch(
-        rf"distrl: failed: actor/[01]: distrl\.errors\.EnvironmentFault: {fault} "
+        rf"distrl: failed: actor/[01]: EnvironmentFault: {fault} "
         r"\(exit status 1; logs in .*\)",
         lines[-1],
     )
     report = command.output[command.output.index(" failed first: ") :]
-    assert re.match(rf" failed first: distrl\.errors\.EnvironmentFault: {fault}\n", report)
+    assert re.match(rf" failed first: EnvironmentFault: {fault}\n", report)
     own = "in _look_up\n    raise KeyError(name)\nKeyError: 'shelf'\nlog: "
     assert (own in report) == (name == "raising")
     command.check_nothing_left()

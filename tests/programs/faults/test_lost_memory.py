@@ -28,7 +28,7 @@ def test_a_restarted_node_that_finds_no_table_ends_the_program(tmp_path, monkeyp
         os.kill(command.pid(node), signal.SIGKILL)
         assert command.wait(60.0) == 1
         (line,) = [line for line in command.output.splitlines() if "distrl: failed: " in line]
-        assert f"distrl: failed: {node}: distrl.errors.SharedMemoryLost: table '" in line
+        assert f"distrl: failed: {node}: SharedMemoryLost: table '" in line
         assert Checkpoints(command.run_dir).latest() is not None  # the learner still had the table
         command.check_nothing_left()
     finally:
