@@ -32,7 +32,7 @@ ROOMS = """
     launch/supervision
     launch/live
     launch/network launch/launchpad_adapter
-    launch/posix launch/paths launch/launch_types launch/command_table launch/__init__
+    launch/paths launch/launch_types launch/command_table launch/__init__
 
     programs/multi_machine
     programs/heavy_env programs/light_env programs/single_process

@@ -1,7 +1,8 @@
 """Keeps the memory that large buffers leave, for the next ones."""
 
-import ctypes
 import os
+
+from distrl.runtime.posix import LIBC
 
 # glibc's mallopt, https://man7.org/linux/man-pages/man3/mallopt.3.html
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -20,7 +21,7 @@ def keep_freed_memory() -> None:
     """
     if any(os.environ.get(name) for name in _USERS_OWN):
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(LIBC, "mallopt", None)
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
         mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)

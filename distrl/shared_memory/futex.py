@@ -8,7 +8,8 @@ import errno
 import os
 import platform
 
-from distrl.shared_memory.libc import LIBC, QUICK, Timespec
+from distrl.runtime.posix import LIBC
+from distrl.shared_memory.libc import QUICK, Timespec
 
 _FUTEX_WAIT, _FUTEX_WAKE, _FUTEX_WAKE_OP = 0, 1, 5
 _ADD_ONE = 1 << 28 | 1 << 12  # FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_EQ, 0)

@@ -6,8 +6,7 @@ import sys
 if sys.platform != "linux":
     raise ImportError("shared memory needs Linux: robust mutexes and futexes")
 
-LIBC = ctypes.CDLL(None, use_errno=True)  # releases the GIL: for calls that wait
-QUICK = ctypes.PyDLL(None)  # keeps the GIL: for calls that never wait
+QUICK = ctypes.PyDLL(None)  # keeps the GIL, as `LIBC` does not: for calls that never wait
 
 
 class Timespec(ctypes.Structure):

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from distrl.errors import ConfigError, DeadlineExceeded, Stopped
-from distrl.shared_memory.libc import LIBC, QUICK, Timespec
+from distrl.runtime.posix import LIBC
+from distrl.shared_memory.libc import QUICK, Timespec
 
 LOCK_BYTES = 128  # the mutex, 40 or 48 bytes; then two words:
 _DAMAGED = 64  # offset of a flag that the data needs repair

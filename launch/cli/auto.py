@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 from absl import flags
 
 from distrl.experiment import Experiment
-from distrl.launch import posix
 from distrl.launch.cli.machine_flags import is_for_machines
 from distrl.launch.cli.read_command import check_topology
 from distrl.launch.local.processes import ForkError, check_can_fork, other_threads
@@ -29,6 +28,7 @@ from distrl.programs.auto import (
 )
 from distrl.programs.resources import unused_gpus
 from distrl.programs.topology_rates import HEAVY, LIGHT, SINGLE, Costs
+from distrl.runtime import posix
 from distrl.runtime.files import read_json
 from distrl.runtime.host_resources import usable_cores
 from distrl.runtime.process_exit import exit_at_once

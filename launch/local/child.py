@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from absl import logging as absl_logging
 
 from distrl.errors import Stopped
-from distrl.launch import launchpad_adapter, posix
+from distrl.launch import launchpad_adapter
 from distrl.launch.local.debugging import Debug, skip_breakpoints
 from distrl.launch.local.node_hooks import ExceptionHooks, NodeReporter
 from distrl.launch.local.tracing import TRACE_SIGNAL, obey_trace_order, take_trace_orders
@@ -28,6 +28,7 @@ from distrl.launch.network import loopback
 from distrl.launch.supervision.node import Message
 from distrl.launch.supervision.signals import ignore
 from distrl.programs.groups import NO_GPU, group_of
+from distrl.runtime import posix
 from distrl.runtime.heartbeat import Heartbeat, install_heartbeat_lookup
 from distrl.runtime.host_resources import raise_oom_score
 from distrl.runtime.jax_import import set_environment

@@ -13,10 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from distrl.launch import posix
 from distrl.launch.local.robust_streams import stop_waiting_for_readers
 from distrl.launch.supervision import signals
-from distrl.runtime import process_exit
+from distrl.runtime import posix, process_exit
 from distrl.runtime.host_resources import killed_by, oom_kills
 from distrl.runtime.memory_file import memory_file
 

@@ -14,7 +14,6 @@ from distrl.checkpointing.resume_point import ResumePoint
 from distrl.checkpointing.saved import Saved
 from distrl.errors import ConfigError, Diverged, SaveError, SpecError
 from distrl.experiment import Experiment
-from distrl.launch import posix
 from distrl.launch.launch_types import LIVE
 from distrl.launch.local.debugging import explain_quit, post_mortem
 from distrl.launch.local.live_process import LiveProcess
@@ -25,6 +24,7 @@ from distrl.launch.supervision.result import (
     EXIT_FINISHED,
     Result,
 )
+from distrl.runtime import posix
 from distrl.runtime.process_exit import exit_at_once
 from distrl.runtime.traceback_text import describe_error, fold, one_line
 

@@ -15,6 +15,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from distrl.runtime.posix import LIBC
+
 # By machine: the types of relocations whose target is a function's address: 64-bit word, GLOB_DAT,
 # JUMP_SLOT.
 _RELOCATIONS = {"x86_64": {1, 6, 7}, "aarch64": {257, 1025, 1026}}
@@ -27,8 +29,6 @@ _DYNAMIC = struct.Struct("=qQ")  # tag, value
 _RELA = struct.Struct("=QQq")  # target, symbol << 32 | type, addend
 _SYMBOL_SIZE = 24  # a symbol begins with its name's offset, 4 bytes
 _PROT_READ, _PROT_WRITE = mmap.PROT_READ, mmap.PROT_WRITE
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SharedObject(NamedTuple):
@@ -63,7 +63,7 @@ def is_supported() -> bool:
     """Returns whether this machine's tables can be read."""
     known_machine = platform.system() == "Linux" and platform.machine() in _RELOCATIONS
     return (
-        known_machine and ctypes.sizeof(ctypes.c_void_p) == 8 and hasattr(_libc, "dl_iterate_phdr")
+        known_machine and ctypes.sizeof(ctypes.c_void_p) == 8 and hasattr(LIBC, "dl_iterate_phdr")
     )
 
 
@@ -77,7 +77,7 @@ def loaded() -> list[SharedObject]:
         entries.append((entry.base, entry.name or b"", headers))
         return 0
 
-    _libc.dl_iterate_phdr(_Visit(visit), None)
+    LIBC.dl_iterate_phdr(_Visit(visit), None)
     return [_shared_object(*entry) for entry in entries if entry[1]]
 
 
@@ -156,6 +156,6 @@ def _writable(address: int) -> Iterator[None]:
 
 
 def _protect(page: ctypes.c_void_p, length: ctypes.c_size_t, protection: int) -> None:
-    if _libc.mprotect(page, length, protection):
+    if LIBC.mprotect(page, length, protection):
         error = ctypes.get_errno()
         raise OSError(error, f"mprotect: {os.strerror(error)}")

@@ -23,6 +23,7 @@ from typing import Any
 
 from distrl.errors import ConfigError
 from distrl.launch.network import got_hook
+from distrl.runtime.posix import LIBC
 
 OPEN = "DISTRL_OPEN_PORTS"  # "1" lets the servers listen on all interfaces
 
@@ -44,8 +45,6 @@ _ADDRESS: dict[int, tuple[int, slice, tuple[bytes, ...], bytes]] = {
     socket.AF_INET: (16, slice(4, 8), (bytes(4),), _LOCALHOST),
     socket.AF_INET6: (28, slice(8, 24), (bytes(16), _MAPPED + bytes(4)), _MAPPED + _LOCALHOST),
 }
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def loopback_for(address: bytes) -> bytes | None:
@@ -100,7 +99,7 @@ def _bind(fd: int, address: int | None, length: int) -> int:
         data = ctypes.string_at(address, length) if address else b""
         replacement = loopback_for(data)
         if replacement is None:
-            return _libc.bind(fd, ctypes.c_void_p(address), length)
+            return LIBC.bind(fd, ctypes.c_void_p(address), length)
         path = SOCKETS.get(_port(data))
         if path is not None:
             _bind_unix(fd, path)
@@ -109,7 +108,7 @@ def _bind(fd: int, address: int | None, length: int) -> int:
         # reach either one.
         off = ctypes.c_int(0)
         share = (fd, socket.SOL_SOCKET, socket.SO_REUSEPORT, ctypes.byref(off), 4)
-        return _libc.setsockopt(*share) or _libc.bind(fd, replacement, length)
+        return LIBC.setsockopt(*share) or LIBC.bind(fd, replacement, length)
     except BaseException as error:  # else ctypes returns 0, and `listen` binds all interfaces
         ctypes.set_errno(getattr(error, "errno", None) or errno.EACCES)
         return -1

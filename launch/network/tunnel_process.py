@@ -9,10 +9,10 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 
 from distrl.errors import ConfigError
-from distrl.launch import posix
 from distrl.launch.network.credentials import Credentials, read_credentials
 from distrl.launch.network.sealing import Opener
 from distrl.launch.network.tunnel import LENGTH, run
+from distrl.runtime import posix
 
 _START_S = 20.0  # for a new process to answer
 _ANSWER, _ERROR = b"=", b"!"

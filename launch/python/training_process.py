@@ -77,8 +77,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(encoding="utf-8")  # which the caller reads, whatever PYTHONIOENCODING is
-    from distrl.launch import posix
     from distrl.launch.local import debugging
+    from distrl.runtime import posix
 
     posix.end_with_parent(parent, "distrl.train", signal.SIGTERM)
     debugging.use_no_terminal()

@@ -7,7 +7,6 @@ process does, for whatever reason.
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import os
@@ -28,17 +27,16 @@ from distrl.envs.pools.forked import (
     release_descriptors,
 )
 from distrl.runtime.host_resources import raise_oom_score
+from distrl.runtime.posix import end_with_parent
 
 START, STACK, KILL, CLOSE = range(4)
 """Requests of the pool: start a worker with the attached command pipe; dump a worker's stack; kill
 a worker; wait for all workers to end (at most so many milliseconds, given as the worker)."""
 
 _MESSAGE = struct.Struct("=ii")  # to the host: request and worker; from it: worker and status
-_PR_SET_PDEATHSIG = 1
 _ORPHAN_CHECK = 0.5  # seconds: another child's copy of the socket may hide the parent's end
 _STACK_TIMEOUT, _STACK_PAUSE = 1.0, 0.1  # seconds: for a stack to begin, and between its lines
 _OOM_SCORE = 300  # a worker can be restarted, and its program should survive it
-_libc = ctypes.CDLL(None, use_errno=True)
 
 Main = Callable[[int, int], None]
 """A worker's main function, of its index and the descriptor of its command pipe."""
@@ -221,9 +219,7 @@ class _HostProcess:
     def _run_worker(self, host: int, index: int, commands: int) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != host:
-            return  # it died before prctl
+        end_with_parent(host)
         raise_oom_score(_OOM_SCORE)
         os.setpgid(0, 0)  # so that the environment's child processes end with this process
         release_descriptors(self._keep | {commands})
