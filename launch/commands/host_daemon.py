@@ -15,8 +15,10 @@ from distrl.launch.paths import python_command
 from distrl.runtime.durations import check_duration
 
 _WAIT_S = 600.0
-# Set by programs that start one process per host: Slurm, Open MPI, MPICH, a Kubernetes indexed Job.
-_RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX")
+# Set by programs that start one process per host: Open MPI, MPICH, Slurm, a Kubernetes indexed Job.
+# In an allocation mpirun starts its own daemons by srun, so their processes have Slurm's number of
+# such a daemon too; where srun itself sets PMI_RANK, it is SLURM_PROCID.
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 
 
 def host_daemon(arguments: list[str]) -> int:
