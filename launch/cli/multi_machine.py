@@ -21,7 +21,7 @@ from distrl.launch.launch_types import LOCAL_MP
 from distrl.launch.run_dir.folder import folder_of_flag
 from distrl.launch.run_dir.run_dir import new_path
 from distrl.programs.groups import num_gpus_by_node
-from distrl.programs.placement import Host, Placement, parse_hosts, place
+from distrl.programs.placement import Host, Placement, check_addresses, parse_hosts, place
 from distrl.runtime.durations import check_duration
 from distrl.runtime.working_folder import absolute
 
@@ -83,7 +83,8 @@ def prepare(
         cluster = ray_cluster.cluster_address(values.ray)
     if values.launcher == "slurm" and not slurm.in_job():
         if values.hosts is not None:
-            place(experiment, parse_hosts(values.hosts), values.light)  # refused here, not there
+            placed = place(experiment, parse_hosts(values.hosts), values.light)
+            check_addresses(placed)  # refused here, not there
         _submit(experiment, arguments, values, say)
         return None
     if values.hosts is not None:
@@ -95,6 +96,8 @@ def prepare(
     else:
         raise ConfigError("multi_machine: name the machines, the learner's first: --hosts=h1,h2,h3")
     placement = place(experiment, hosts, values.light)
+    if values.launcher not in ("ray", "kubernetes"):  # they give each host its address
+        check_addresses(placement)
     say(placement.table(num_gpus_by_node(experiment, values.light)))
     write = _WRITERS.get(values.launcher)
     if write is None:

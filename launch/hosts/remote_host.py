@@ -12,6 +12,7 @@ from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import difference
 from distrl.launch.hosts.connecting_command import ConnectingCommand
 from distrl.launch.hosts.remote_node import SILENT_S, SupervisedRemoteNode
+from distrl.launch.network.reach import advice
 from distrl.launch.supervision.node import Message
 from distrl.launch.supervision.running_time import Silence
 from distrl.launch.supervision.session import Session
@@ -301,9 +302,7 @@ class RemoteHost:
 
     def _cut_off(self, at: str, reason: str) -> str:
         told = f"cannot reach {at} ({reason})"
-        if at in self._reached:
-            return told
-        return f"{told}: open that port between the hosts, or choose one with --tunnel_port"
+        return told if at in self._reached else f"{told}: {advice(reason)}"
 
     def _on_report(self, nodes: dict[str, list[Any]]) -> None:
         for name, (at_work, silent, pid, usage, acted) in nodes.items():

@@ -3,8 +3,11 @@
 import asyncio
 import errno
 import os
+import socket
 import ssl
 from collections.abc import Callable
+
+_UNKNOWN_NAME = "unknown name"
 
 
 class Reach:
@@ -39,9 +42,18 @@ def in_words(error: Exception) -> str:
     """Returns why a connection failed, as one line."""
     if isinstance(error, asyncio.TimeoutError):
         return "no answer"
+    if isinstance(error, socket.gaierror):
+        return f"{_UNKNOWN_NAME}: {error.strerror}"
     words = None
     if isinstance(error, OSError):
         words = error.strerror
         if error.errno and error.errno in errno.errorcode and not isinstance(error, ssl.SSLError):
             words = os.strerror(error.errno)  # without asyncio's own
     return words or str(error) or type(error).__name__
+
+
+def advice(reason: str) -> str:
+    """Returns what to do about a port that was never reached; `reason` is from `in_words`."""
+    if reason.startswith(_UNKNOWN_NAME):
+        return "give an address that resolves there, --hosts=NAME:address=..."
+    return "open that port between the hosts, or choose one with --tunnel_port"

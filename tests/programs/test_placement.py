@@ -13,7 +13,14 @@ from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.cli.machine_flags import LAUNCHERS
 from distrl.population import Population
-from distrl.programs.placement import Host, asks_on_one_host, parse_hosts, place, write_hosts
+from distrl.programs.placement import (
+    Host,
+    asks_on_one_host,
+    check_addresses,
+    parse_hosts,
+    place,
+    write_hosts,
+)
 from tests.support.commands import ROOT, SUBSTRATES
 from tests.support.experiments import agents
 
@@ -100,6 +107,26 @@ def test_a_host_without_nodes_is_named():
     assert placement.table({}).splitlines()[-1] == (
         "no nodes on h2, h4: raise --config.actors.num_actors"
     )
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.1.1", "::1"])
+def test_a_host_that_others_call_has_an_address_of_its_own(address):
+    here, there = Host("h1", address), Host("h2")
+    with pytest.raises(ConfigError, match=f"h2 would look for h1 at {address}, which is h2 itself"):
+        check_addresses(place(experiment(), [here, there], light=False))
+    check_addresses(place(experiment(), [there, here], light=False))  # no one calls its actors
+    check_addresses(place(experiment(), [here, Host("h2", address)], light=False))
+    check_addresses(place(experiment(1), [here, Host("h2", address), Host("h3")], light=False))
+
+
+def test_a_shard_is_called_by_other_hosts():
+    made = experiment()
+    replay = dataclasses.replace(made.replay, num_shards=2, backend="served")
+    checkpoint = CheckpointConfig(replay=False)
+    made = dataclasses.replace(made, replay=replay, checkpoint=checkpoint)
+    hosts = [Host("h1", replay=1), Host("localhost", replay=1)]
+    with pytest.raises(ConfigError, match="h1 would look for localhost at localhost"):
+        check_addresses(place(made, hosts, light=False))
 
 
 def test_one_host_has_all_and_needs_no_relay():

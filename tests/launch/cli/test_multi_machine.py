@@ -83,6 +83,15 @@ def test_the_wait_for_the_hosts_is_a_flag(tmp_path):
     [
         ([], "name the machines, the learner's first: --hosts=h1,h2,h3"),
         (["--hosts=h1,h1"], "h1 is named twice"),
+        (
+            ["--hosts=localhost,h2"],
+            "h2 would look for localhost at localhost, which is h2 itself; give an address that "
+            "the other hosts reach: localhost:address=10.0.0.4",
+        ),
+        (
+            ["--hosts=h1:address=127.0.0.1,h2", "--launcher=slurm", "--slurm=--nodes=2"],
+            "h2 would look for h1 at 127.0.0.1",
+        ),
         ([HOSTS, "--config.replay.backend=shared_memory"], "other machines do not reach it"),
         ([HOSTS, "--debug=actor/0"], "debug on one machine"),
         ([HOSTS, "--lp_launch_type=local_mt"], "debug on one machine"),

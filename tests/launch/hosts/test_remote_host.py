@@ -479,6 +479,17 @@ def test_a_host_that_cannot_reach_another_one_is_named_until_it_can(daemon: Daem
     assert not daemon.host.unreachable
 
 
+def test_a_host_whose_name_another_one_does_not_know_needs_an_address(daemon: Daemon):
+    daemon.connect()
+    reason = "unknown name: Name or service not known"
+    daemon.send(kind="reach", host="gpu", port=7420, reason=reason)
+    daemon.run_until(lambda: daemon.said)
+    assert daemon.said == [
+        f"h2 cannot reach gpu:7420 ({reason}): give an address that resolves there, "
+        "--hosts=NAME:address=...; trying again"
+    ]
+
+
 def test_a_host_that_must_be_reached_and_is_elsewhere_now_is_not_named_where_it_was(daemon: Daemon):
     daemon.connect()
     daemon.send(**HELLO)

@@ -8,7 +8,7 @@ import ssl
 
 import pytest
 
-from distrl.launch.network.reach import Reach, in_words
+from distrl.launch.network.reach import Reach, advice, in_words
 
 REFUSED = OSError(errno.ECONNREFUSED, "Connect call failed ('10.0.0.1', 7420)")
 SILENT = asyncio.TimeoutError()
@@ -36,7 +36,10 @@ def test_one_attempt_without_an_answer_tells_nothing():
     ("error", "words"),
     [
         (OSError(errno.EHOSTUNREACH, "Connect call failed"), os.strerror(errno.EHOSTUNREACH)),
-        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (
+            socket.gaierror(-2, "Name or service not known"),
+            "unknown name: Name or service not known",
+        ),
         (ssl.SSLError(1, "certificate verify failed"), "certificate verify failed"),
         (OSError("Multiple exceptions: ..."), "Multiple exceptions: ..."),
         (ConnectionResetError(), "ConnectionResetError"),
@@ -45,3 +48,11 @@ def test_one_attempt_without_an_answer_tells_nothing():
 )
 def test_a_failure_in_words(error: Exception, words: str):
     assert in_words(error) == words
+
+
+def test_a_name_that_is_unknown_is_no_closed_port():
+    """An alias of ssh, for example."""
+    unknown = in_words(socket.gaierror(-3, "Temporary failure in name resolution"))
+    assert advice(unknown) == "give an address that resolves there, --hosts=NAME:address=..."
+    closed = "open that port between the hosts, or choose one with --tunnel_port"
+    assert advice(in_words(REFUSED)) == advice(in_words(SILENT)) == closed
