@@ -14,7 +14,8 @@ from distrl.runtime.working_folder import absolute
 _GIT_S = 5.0  # for an answer of git, on a slow file system
 _PACKAGES = (
     "distrl", "jax", "jaxlib", "numpy", "dm-haiku", "optax", "rlax", "dm-reverb", "dm-launchpad",
-    "grpcio", "envpool", "gymnasium", "dm-env", "tensorflow", "tensorflow-cpu", "cloudpickle",
+    "grpcio", "envpool", "gymnasium", "dm-env", "ale-py", "box2d", "box2d-py", "dm-control",
+    "minigrid", "mpe2", "mujoco", "pettingzoo", "tensorflow", "tensorflow-cpu", "cloudpickle",
 )  # fmt: skip
 
 

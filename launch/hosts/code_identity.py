@@ -1,29 +1,19 @@
 """The code and versions that a host runs, which must be the same on all hosts of a program."""
 
 import hashlib
-import importlib.metadata
 import os
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 
 from distrl.launch.paths import PACKAGE
-
-PACKAGES = (
-    "dm-launchpad", "dm-reverb", "jax", "jaxlib", "dm-haiku", "optax", "rlax", "numpy", "envpool",
-    "tensorflow-cpu", "tensorflow", "cloudpickle",
-)  # fmt: skip
+from distrl.runtime.provenance import versions
 
 
 def identity() -> dict[str, str]:
     """Returns the versions that must be equal, by name; `code` is a hash of distrl's own files."""
-    versions = {"python": platform.python_version(), "code": _code_hash()}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    installed = versions()
+    installed.pop("distrl", None)  # a checkout need not be installed
+    return {**installed, "code": _code_hash()}
 
 
 def difference(host: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> str | None:

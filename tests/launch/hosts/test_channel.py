@@ -6,6 +6,7 @@ import selectors
 import socket
 import threading
 import time
+from importlib import metadata
 
 import pytest
 
@@ -125,3 +126,18 @@ def test_other_code_and_other_versions_are_named():
     )
     without = {name: version for name, version in ours.items() if name != "numpy"}
     assert "host h2 has numpy none" in str(difference("h2", without, ours))
+
+
+def test_an_environment_of_another_version_is_other_code(monkeypatch):
+    here = metadata.version
+
+    def there(name: str) -> str:
+        return "2.3.7" if name == "mujoco" else here(name)
+
+    ours = {**identity(), "mujoco": "3.1.0"}
+    monkeypatch.setattr(metadata, "version", there)
+    assert difference("h2", identity(), ours) == (
+        "host h2 has mujoco 2.3.7; here it is 3.1.0: install the same versions on all hosts"
+    )
+    monkeypatch.setattr(metadata, "version", lambda name: "9" if name == "distrl" else here(name))
+    assert "distrl" not in identity()  # only its code counts: a checkout need not be installed
