@@ -39,7 +39,8 @@ def ssh(host: Host, options: Sequence[str], daemon: Sequence[str]) -> list[str]:
     """
     if host.name in HERE or host.address in HERE:
         return list(daemon)
-    return [*SSH, *options, host.name, shlex.join(daemon)]
+    program, *defaults = SSH  # of an option that is given twice, ssh takes the first value
+    return [program, *options, *defaults, host.name, shlex.join(daemon)]
 
 
 def start(command: Sequence[str], errors: IO[bytes] | int) -> "subprocess.Popen[bytes]":
