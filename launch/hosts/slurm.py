@@ -20,6 +20,10 @@ SBATCH = (
     "--signal=B:USR1@120",
 )  # fmt: skip
 RESTARTS = 10  # of a job, for whatever reason, after which a lost host ends it
+# What srun would add for a step where the job asked for it by task, or for GPUs by node: fewer
+# cores and GPUs than the host has, or a named type of GPU, which then refuses the step. Slurm 23.02
+# and later have SLURM_TRES_PER_TASK.
+_PER_TASK = ("SLURM_GPUS_PER_", "SLURM_TRES_", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK")
 _COMMAND_S = 60.0
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _ALLOCATED = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)")
@@ -48,7 +52,9 @@ def hosts(environ: Mapping[str, str] = os.environ) -> tuple[Host, ...]:
 
 
 def step(host: Host, options: Sequence[str], daemon: Sequence[str]) -> list[str]:
-    """Returns the command that runs a host's daemon as a step of this job, with the host's GPUs.
+    """Returns the command that runs a host's daemon as a step of this job.
+
+    The step has the host's GPUs, and all cores that the job has there.
 
     Args:
       host: a host of the job.
@@ -72,11 +78,11 @@ def step(host: Host, options: Sequence[str], daemon: Sequence[str]) -> list[str]
         gpus = f"--gpus={host.gpus}"
     else:
         gpus = f"--gres=gpu:{host.gpus}"
-    # What the job asked for per node or task would be added; a named type then refuses the step.
-    asked = [f"--unset={name}" for name in os.environ if name.startswith("SLURM_GPUS_PER_")]
+    asked = [f"--unset={name}" for name in os.environ if name.startswith(_PER_TASK)]
+    # A session of srun would pass on its own binding, and some clusters bind a task to one core.
     return [
         "env", *asked, "srun", *group, "--nodes=1", "--ntasks=1", f"--nodelist={host.name}",
-        gpus, "--overlap", "--quiet", "--unbuffered", *options, *daemon,
+        gpus, "--cpu-bind=none", "--overlap", "--quiet", "--unbuffered", *options, *daemon,
     ]  # fmt: skip
 
 

@@ -52,7 +52,8 @@ def asked(host: Host) -> list[str]:
     """Returns the options of a host's step up to its GPUs."""
     command = slurm.step(host, ("--mem=0",), ["daemon"])
     assert command[0] == "env" and command[-2:] == ["--mem=0", "daemon"]
-    return list(itertools.takewhile(lambda word: word != "--overlap", command))[1:]
+    assert "--cpu-bind=none" in command
+    return list(itertools.takewhile(lambda word: word != "--cpu-bind=none", command))[1:]
 
 
 def test_each_node_has_the_gpus_that_are_allocated_there(job):
@@ -76,6 +77,19 @@ def test_a_step_asks_for_all_gpus_of_its_node(job):
     assert host == Host("h1", gpus=3)
     h1 = ["srun", "--nodes=1", "--ntasks=1", "--nodelist=h1", "--gres=gpu:3"]
     assert asked(host) == ["--unset=SLURM_GPUS_PER_TASK", *h1]
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["SLURM_TRES_PER_TASK", "SLURM_TRES_BIND", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK"],
+)
+def test_a_step_has_all_that_its_job_has_on_the_node(job, monkeypatch, variable):
+    """Not what one task of the job has, nor the cores of the shell that the launcher runs in."""
+    monkeypatch.delenv("SRUN_CPUS_PER_TASK", raising=False)
+    job({"SLURM_JOB_ID": "7", "SLURM_CPU_BIND": "quiet,mask_cpu:0x1"})
+    monkeypatch.setenv(variable, "1")
+    step = ["srun", "--nodes=1", "--ntasks=1", "--nodelist=h1", "--gres=gpu:3"]
+    assert asked(Host("h1", gpus=3)) == [f"--unset={variable}", *step]
 
 
 def test_the_gpus_of_a_heterogeneous_job(job):
