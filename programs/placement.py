@@ -78,8 +78,8 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
-            f"--hosts: {', '.join(twice)} is named twice; give the two names: "
-            f"a:address={twice[0]},b:address={twice[0]}"
+            f"--hosts: {', '.join(twice)} is named twice; name each host once: the nodes of one "
+            "host are as many as the settings say, and a single host has the actors, too"
         )
     if not hosts:
         raise ConfigError("--hosts: name the machines, the learner's first: --hosts=h1,h2,h3")
