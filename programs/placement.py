@@ -1,7 +1,6 @@
 """The hosts that run the nodes of a program on several machines, checked before anything starts."""
 
 import dataclasses
-import ipaddress
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.programs.groups import LEARNER, num_gpus_together, num_services
+from distrl.runtime.sockets import is_loopback
 from distrl.runtime.working_folder import absolute
 
 HOST_SETTINGS = {
@@ -227,22 +227,15 @@ def check_addresses(placement: Placement) -> None:
     Raises:
       ConfigError: a host whose nodes others call is reached at a loopback address, and not all are.
     """
-    away = [host.name for host in placement.used if not _is_loopback(host.reached_at)]
+    away = [host.name for host in placement.used if not is_loopback(host.reached_at)]
     for host in placement.used:
         called = [n for n in placement.on(host.name) if not n.startswith(("actor/", "relay/"))]
-        if away and called and _is_loopback(host.reached_at):
+        if away and called and is_loopback(host.reached_at):
             raise ConfigError(
                 f"--hosts: {away[0]} would look for {host.name} at {host.reached_at}, which is "
                 f"{away[0]} itself; give an address that the other hosts reach: "
                 f"{host.name}:address=10.0.0.4"
             )
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.strip("[]")).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def asks_on_one_host(placement: Placement) -> bool:

@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from distrl.errors import ConfigError, DeadlineExceeded, PeerError
-from distrl.runtime.sockets import joined_address, keep_alive, listen, parse_address
+from distrl.runtime.sockets import (
+    is_loopback,
+    joined_address,
+    keep_alive,
+    listen,
+    parse_address,
+)
 
 RENDEZVOUS_S = 300.0  # for all processes to connect
 MAX_LINE = 65_536  # bytes
@@ -68,9 +74,12 @@ def _await_all(
                 connection, peer = server.accept()
             except TimeoutError as error:
                 missing = sorted(set(range(1, count)) - set(peers.sockets))
+                at = server.getsockname()[0]  # Debian's /etc/hosts has 127.0.1.1 for its own name
+                hint = f"; from other hosts {at} is not reached: give an address that is"
                 raise DeadlineExceeded(
                     f"learner process 0 waits at {joined_address(host, port)}: of {count} "
                     f"processes these are missing: {', '.join(map(str, missing))}"
+                    f"{hint if is_loopback(at) else ''}"
                 ) from error
             _accept(peers, connection, joined_address(peer[0], peer[1]), must_match)
     with listen(host, 0) as free:

@@ -1,5 +1,6 @@
 """TCP addresses, and settings of connections."""
 
+import ipaddress
 import socket
 
 from distrl.errors import ConfigError
@@ -41,6 +42,14 @@ def listen(host: str, port: int) -> socket.socket:
     families = {each[0] for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
     return socket.create_server((host, port), family=family)
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether an address leads each host to itself. No name but localhost is resolved."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def listen_on_all_interfaces(port: int) -> socket.socket:

@@ -137,12 +137,29 @@ def test_a_process_of_another_experiment_is_refused_in_one_line(in_threads, addr
         assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("host", "hint"),
+    [
+        ("localhost", "; from other hosts 127.0.0.1 is not reached: give an address that is"),
+        ("0.0.0.0", ""),
+    ],
+)
+def test_a_name_that_leads_each_host_to_itself_is_told(address, host, hint):
+    """As on Debian, whose /etc/hosts has 127.0.1.1 for the host's own name."""
+    address = address.replace("127.0.0.1", host)
+    with pytest.raises(DeadlineExceeded) as caught:
+        ProcessGroup(address, 2, 0, ABOUT, timeout=0.01)
+    assert str(caught.value) == (
+        f"learner process 0 waits at {address}: of 2 processes these are missing: 1{hint}"
+    )
+
+
 def test_a_missing_process_is_named(in_threads, address):
     def start(index):
         return ProcessGroup(address, 3, index, ABOUT, timeout=1.0) if index < 2 else None
 
     first, second, _ = in_threads(3, start)
-    with pytest.raises(DeadlineExceeded, match=r"of 3 processes these are missing: 2$"):
+    with pytest.raises(DeadlineExceeded, match=r"of 3 processes these are missing: 2; "):
         first.result(WAIT_S)
     with pytest.raises((DeadlineExceeded, PeerError), match=r"learner process 0 \(127.0.0.1"):
         second.result(WAIT_S)
