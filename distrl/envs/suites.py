@@ -124,7 +124,8 @@ class GymBuilder:
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"environment: {self.name}: there is no module {error.name!r}; it is looked for on "
-                "Python's path and, last, in the current folder"
+                "Python's path and, last, in the current folder, which other hosts need on "
+                "PYTHONPATH"
             ) from error
         except gymnasium.error.Error as error:
             text = str(error).splitlines()[0]

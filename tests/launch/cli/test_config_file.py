@@ -286,7 +286,11 @@ def test_an_environment_of_a_module_in_the_current_folder(tmp_path):
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ("gym:no_such_module:Mine-v0", "there is no module 'no_such_module'; it is looked for on"),
+        (
+            "gym:no_such_module:Mine-v0",
+            "there is no module 'no_such_module'; it is looked for on Python's path and, last, in "
+            "the current folder, which other hosts need on PYTHONPATH",
+        ),
         ("gym:gymnasium:Mine-v0", "gymnasium does not register it: "),
     ],
 )
