@@ -11,7 +11,7 @@ from distrl.types import Nest
 
 
 class ActionDistribution(NamedTuple):
-    """A distribution over actions, and what it follows from.
+    """A distribution over actions, and its parameters.
 
     Attributes:
       log_prob: actions [B, ...] -> their log-probabilities, float32 [B]; densities in the action's
@@ -24,14 +24,14 @@ class ActionDistribution(NamedTuple):
 
 
 def of_policy(distribution: Distribution, policy: Nest, value: jax.Array) -> ActionDistribution:
-    """Returns that of an actor-critic.
+    """Returns the action distribution of an actor-critic.
 
-    Its parameters are `value`, and `logits` or `mean` and `std`, both in the action's units; of an
-    action in parts those of each, as "move.logits".
+    Its parameters are `value`, and `logits` or `mean` and `std`, both in the action's units; for an
+    action in parts, those of each part, such as "move.logits".
 
     Args:
-      distribution: of the network.
-      policy: its parameters, [B, *].
+      distribution: the network's distribution.
+      policy: the distribution's parameters, [B, *].
       value: [B].
     """
     return ActionDistribution(
@@ -43,7 +43,7 @@ def of_policy(distribution: Distribution, policy: Nest, value: jax.Array) -> Act
 def epsilon_greedy(
     values: jax.Array, epsilon: jax.typing.ArrayLike, legal: jax.Array | None
 ) -> ActionDistribution:
-    """Returns that of action values: the best (first) one, but for epsilon.
+    """Returns the action distribution of action values: the best (first) action, but for epsilon.
 
     Its parameters are `values` and `probabilities`.
 

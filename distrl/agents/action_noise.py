@@ -52,7 +52,7 @@ class NoiseSchedule(Schedule):
         check_function(self, "explore", "(rng, action, noise, epsilon)", self.PREFIX)
 
     def check(self, first: float) -> None:
-        """Raises ConfigError for what cannot work. Args: first: the value that it begins with."""
+        """Raises ConfigError for settings that cannot work. Args: first: the first value."""
         self._check_schedule(first, first if self.end is None else self.end, float("inf"))
 
     @property
@@ -62,13 +62,13 @@ class NoiseSchedule(Schedule):
 
 
 class NoisyActions:
-    """What an agent with noise on its actions keeps in its parameters, and does with it.
+    """Action noise: the scalars that it needs in an agent's parameters, and actions with it.
 
     Parameters have the float32 scalars "epsilon" and, if it changes, "noise".
     """
 
     def __init__(self, epsilon: EpsilonSchedule, noise: float, schedule: NoiseSchedule):
-        """Args: epsilon, schedule: the schedules. noise: with which the latter begins."""
+        """Args: epsilon, schedule: the schedules. noise: the first value of `schedule`."""
         self._epsilon, self._schedule = epsilon, schedule
         self._noise = noise
         self._ends = noise, noise if schedule.end is None else schedule.end
@@ -87,7 +87,7 @@ class NoisyActions:
 
         Args:
           rng: raw key.
-          params: with the scalars.
+          params: parameters with the scalars.
           action: the policy's, [B, D] in [-1, 1].
           stream_ids: int32 [B].
         """

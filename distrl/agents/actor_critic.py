@@ -22,7 +22,7 @@ from distrl.types import AgentOutput, Nest, Params, State, StepType, TimeStep, T
 
 
 def check_settings(config: Any) -> None:
-    """Refuses settings that cannot work, of those that all actor-critic agents have.
+    """Refuses settings that cannot work, among those that all actor-critic agents have.
 
     Args:
       config: a dataclass with at least network, discount, learning_rate, anneal_updates,
@@ -30,7 +30,7 @@ def check_settings(config: Any) -> None:
         with optimizer and optimizer_epsilon.
 
     Raises:
-      ConfigError: with what would be right.
+      ConfigError: a setting cannot work; the message says what would.
     """
     check_network(config)
     if hasattr(config, "optimizer"):
@@ -196,7 +196,7 @@ class ActorCritic(Agent):
 class Advantages(NamedTuple):
     """What a policy gradient learns from, all [T, B]."""
 
-    advantage: jax.Array  # of the actions taken; no gradient
+    advantage: jax.Array  # for the actions taken; no gradient
     error: jax.Array  # target - value; differentiable with respect to the value only
     logs: dict[str, jax.Array]  # [T, B] each, logged as means over the real transitions
 

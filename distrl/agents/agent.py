@@ -93,12 +93,12 @@ class Agent(abc.ABC):
         return None
 
     def with_env_steps(self, params: Params, env_steps: int) -> Params:
-        """Returns the parameters with all that follows from how much the program has acted.
+        """Returns the parameters, in which all that depends on environment steps is up to date.
 
         The learner calls it before each update, outside of JAX: it must be cheap.
 
         Args:
-          params: not changed.
+          params: the parameters, which are not changed.
           env_steps: environment steps of all actors so far, in unrolls that reached the table.
         """
         return params
@@ -118,7 +118,7 @@ class Agent(abc.ABC):
     def initial_learner_state(self, params: Params) -> LearnerState:
         """Returns the learner's state besides `params`, before the first step.
 
-        A key in it is a raw one, as of `params_key`.
+        Keys in it are raw keys, such as those that `params_key` returns.
         """
 
     @abc.abstractmethod
@@ -168,7 +168,8 @@ class Agent(abc.ABC):
     def check_shares(self) -> None:
         """Raises ConfigError if a batch's gradients cannot be computed in shares, with the reason.
 
-        A loss that can divides by counts of `mean_over` only, and draws by `batch_share.draw`.
+        A loss allows it if it divides only by counts of `mean_over`, and draws by
+        `batch_share.draw`.
         """
         if type(self).learner_step is not Agent.learner_step:
             raise ConfigError(
@@ -188,7 +189,7 @@ class Agent(abc.ABC):
         return int(np.count_nonzero(batch.timestep.step_type[:-1] != StepType.LAST))
 
     def combine_gradients(self, grads: Sequence[Params], weights: Sequence[float]) -> Params:
-        """Returns a batch's gradients, given those of its shares and their parts of the batch."""
+        """Returns a batch's gradients from those of its shares, weighted with their sizes."""
         return weighted_mean(grads, weights)
 
 

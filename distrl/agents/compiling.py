@@ -19,7 +19,7 @@ from distrl.runtime.traceback_text import one_line
 _HAS_BOTH = jax.__version_info__ < (0, 6)  # later ones have the new runtime only
 # The widest layer whose arithmetic is better not divided among threads.
 _SMALL = 256 if _HAS_BOTH and (os.cpu_count() or 1) <= 2 else 128
-_THREADS = "PJRT_NPROC"  # how many a client for the CPU starts; read when JAX makes its clients
+_THREADS = "PJRT_NPROC"  # threads of a client for the CPU; read when JAX makes its clients
 _starting = threading.Lock()
 _started = False
 _computing_threads: set[int] = set()
@@ -34,7 +34,7 @@ def start_backend(agents: Iterable[Agent]) -> None:
     too: SAC for HalfCheetah makes 160 updates a second in two threads and 208 in one, medians of
     four rounds. Whether it does on more cores was not measured.
 
-    Where some are larger, memory that is freed stays in the process, see `keep_freed_memory`.
+    Where some layers are larger, freed memory stays in the process, see `keep_freed_memory`.
 
     Call it before the process's first computation, and after it has forked; it does nothing later.
     A number of threads that the user has set stays.
@@ -67,10 +67,10 @@ def start_backend(agents: Iterable[Agent]) -> None:
 
 
 def computing_threads() -> set[int]:
-    """Returns the native ids of the threads that compute in the place of those that call JAX.
+    """Returns the native ids of the threads that compute instead of those that call JAX.
 
-    Empty where these compute themselves, as with older ones of JAX's, and where there may be
-    several at a time, see `start_backend`.
+    Empty where the calling threads compute themselves, as with JAX's older runtime, and where
+    several threads may compute at a time, see `start_backend`.
     """
     return set(_computing_threads)
 
@@ -107,7 +107,7 @@ def compiler_options(agent: Agent) -> dict[str, bool | str] | None:
     one function. For vectors, that takes half the time of an update of PPO and of an inference for
     64 streams; the newer one is 15 % faster at the convolutions of large images.
 
-    Products with small matrices stay in one thread, whatever `start_backend` has done: to wake
+    Products with small matrices stay in one thread, whatever `start_backend` has done: waking
     others takes DQN's update of CartPole from 440 to 610 us, and one thread's code for them is a
     tenth faster at inferences, too.
 

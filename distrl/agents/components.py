@@ -17,9 +17,9 @@ from distrl.errors import ConfigError
 from distrl.field_checks import check_choice, check_count, check_flag, check_number, choose_from
 from distrl.types import Nest, Params
 
-# What agents of a kind can have, for flags: a core with memory; streams and, for action values, a
-# value head with dueling; heads of the user's own; torso and core, for continuous control, with
-# pixels or memory.
+# Components that agents of each kind may have, for flags: a core with memory; streams and, for
+# action values, a value head with dueling; heads of the user's own; torso and core, for continuous
+# control, with pixels or memory.
 _NAMES = {
     "actor_critic": ("torso", "core", "policy_head", "value_head", "heads"),
     "q_network": (
@@ -52,7 +52,7 @@ class ComponentConfig:
     frozen: bool = False
 
     def check(self, name: str) -> None:
-        """Raises ConfigError for what cannot work. Args: name: the component's."""
+        """Raises ConfigError for settings that cannot work. Args: name: the component's name."""
         prefix = f"{_PREFIX}.{name}"
         if self.learning_rate is not None:
             check_number(self, "learning_rate", lambda x: x > 0, "above 0, or None", prefix)
@@ -79,7 +79,7 @@ ByName = Mapping[str, ComponentConfig] | None
 
 
 def _check(given: Any) -> None:
-    """Raises ConfigError for what is not `ByName`."""
+    """Raises ConfigError unless `given` is a mapping from names to valid settings."""
     if not isinstance(given, Mapping):
         raise ConfigError(f"{_PREFIX}: expected a mapping by component, got {given!r}")
     for name, component in given.items():
@@ -92,10 +92,10 @@ class Components(NamedTuple):
     """The components of a part of an agent's parameters, for `make_optimizer`.
 
     Attributes:
-      labels: from the parameters to the same nest with each leaf's component.
+      labels: function from the parameters to the same nest with each leaf's component.
       learning_rate, anneal_updates: the agent's.
-      configs: by component; what it lacks is as for the whole agent.
-      delay: updates of the learner for each that the optimiser makes.
+      configs: settings by component; a component without any has the whole agent's.
+      delay: the learner's updates for each update that the optimiser makes.
     """
 
     labels: Callable[[Params], Nest]

@@ -61,7 +61,7 @@ class ContinuousDefaults(InputSettings):
     burn_in: int
 
     def check_shared(self) -> None:
-        """Raises ConfigError for what cannot work of these settings."""
+        """Raises ConfigError for those of these settings that cannot work."""
         check_network(self)
         if self.network.heads is not None:
             raise ConfigError(
@@ -135,7 +135,7 @@ class ContinuousDefaults(InputSettings):
         batch_size: int,
         samples: int,
     ) -> Defaults:
-        """Returns the parts for unrolls of several transitions, each sampled so many times."""
+        """Returns the parts for unrolls of several transitions, each sampled `samples` times."""
         actors = actors or ActorsConfig(num_envs=4)
         learner = learner or LearnerConfig(batch_size=batch_size)
         replay = sampled(
@@ -211,8 +211,8 @@ def make_critics(
 ) -> FeedForward:
     """Returns independent critics with values `apply(params, observation, action)`.
 
-    The values are [..., num_critics]; actions are in the environment's units. Those beyond their
-    bounds, as some policies' of which others learn are, count as the bounds, which were done.
+    The values are [..., num_critics]; actions are in the environment's units. Actions beyond their
+    bounds, which other policies may have stored, count as the bounds, which were executed.
 
     Raises:
       ConfigError: observations are not scalars or vectors, or a nest of them.

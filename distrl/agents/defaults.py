@@ -18,7 +18,7 @@ FRAMES = 4
 """Frames in a stack of the presets for Atari (Mnih et al. 2015)."""
 
 NORMALIZERS = ("observation_normalizer", "reward_normalizer", "reward_scale")
-"""Transforms for continuous control, in the place of VecNormalize of openai/baselines and
+"""Transforms for continuous control, instead of VecNormalize of openai/baselines and
 rl-baselines3-zoo, which divides rewards by the deviation of discounted returns."""
 
 
@@ -117,7 +117,7 @@ def has_grid(env_spec: EnvironmentSpec) -> bool:
 
 
 def has_symbols(env_spec: EnvironmentSpec) -> bool:
-    """Whether every image of an observation is a grid of symbols, which are told apart one-hot."""
+    """Whether every image of an observation is a grid of symbols, which become one-hot."""
     leaves = jax.tree.leaves(env_spec.observation, is_leaf=specs.is_spec)
     return all(images.symbol_values(leaf) for leaf in leaves if images.is_image(leaf))
 

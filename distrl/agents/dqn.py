@@ -69,8 +69,8 @@ class DQNConfig(SavedSettings):
         normally 0: `EpsilonSchedule(0.0, 0.0)`. An actor draws noise at each step, for each of
         its streams. An update draws it for each step of each unroll, for the online and for the
         target network (the paper: once for a batch). Evaluation has no noise.
-      value_min, value_max: bounds of the returns, with `num_atoms` above 1; with `value_rescaling`
-        of h of them.
+      value_min, value_max: bounds of the returns, with `num_atoms` above 1; with `value_rescaling`,
+        bounds of h of the returns.
       huber_delta: errors above it count linearly; None: half the squared error everywhere. Not
         with `num_atoms` above 1.
       target_period: updates between two moves of the target network towards the online one.
@@ -78,7 +78,7 @@ class DQNConfig(SavedSettings):
         the network every 100 updates; 1 and 0.005 make a moving average.
       epsilon: schedule of the actors' epsilon-greedy actions. Its `spread` gives each stream an
         epsilon.
-      explore: your own function instead of epsilon-greedy actions, which JAX traces: `(rng, values
+      explore: your own function, which JAX traces, instead of epsilon-greedy actions: `(rng, values
         [B, A], epsilon) -> actions`, epsilon a scalar or [B]. Not for evaluation.
       evaluation_epsilon: epsilon of evaluation, above 0 so that an episode does not go round in
         circles until its time limit (0.05 in the paper; 0.001 as in Dopamine, Castro et al. 2018,

@@ -1,10 +1,10 @@
 """What policy and critics share for continuous control: a torso for images, and a memory.
 
-The critics' loss alone trains it, and the policy takes its features as they are: as with the images
-of SAC-AE (Yarats et al. 2019, https://arxiv.org/abs/1910.01741) and DrQ (Kostrikov et al. 2020,
-https://arxiv.org/abs/2004.13649), for the policy's gradient moves the features under the critics.
-The memory is treated alike: so one stored state serves both, as in R2D2, where RDPG (Heess et al.
-2015, https://arxiv.org/abs/1512.04455) has a memory each.
+The critics' loss alone trains it, and the policy takes its features as they are, since the policy's
+gradient would move the features under the critics: as for images in SAC-AE (Yarats et al. 2019,
+https://arxiv.org/abs/1910.01741) and DrQ (Kostrikov et al. 2020, https://arxiv.org/abs/2004.13649).
+The memory is treated alike, so that one stored state serves both, as in R2D2; in RDPG (Heess et al.
+2015, https://arxiv.org/abs/1512.04455) policy and critic have a memory each.
 """
 
 from collections.abc import Callable
@@ -71,12 +71,12 @@ class Encoder(NamedTuple):
         The features at LAST, from which a time limit bootstraps, have the memory of their episode.
 
         Args:
-          params, target: of the agent, and of its target networks.
+          params, target: parameters of the agent, and of its target networks.
           batch: [T + 1, B, ...].
           length: steps of each unroll that only bring the memory up to date.
 
         Returns:
-          [T + 1 - length, B, ...], with features in the place of observations.
+          [T + 1 - length, B, ...], with features instead of observations.
         """
         if self.network is None:
             return batch, batch

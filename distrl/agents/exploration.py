@@ -141,7 +141,7 @@ def explore_legal(
 ) -> jax.Array:
     """Returns the actions of a user's own exploration.
 
-    In the place of actions that are illegal or do not exist it has the best legal one.
+    Actions that are illegal or do not exist are replaced by the best legal one.
 
     Args:
       explore: (rng, values, epsilon) -> int [...]. Values of illegal actions are -infinity.
@@ -160,11 +160,11 @@ def check_explore(explore: Callable[..., Any], num_actions: int, spread: bool) -
     """Raises ConfigError unless a user's own exploration gives whole numbers `[B]`.
 
     Args:
-      explore: see `explore_legal`. JAX traces it, which makes no backend.
+      explore: see `explore_legal`. JAX traces it, which initialises no backend.
       num_actions: number of actions.
       spread: whether epsilon is `[B]`; otherwise it is a scalar.
     """
-    size = num_actions + 1  # another than that of the actions
+    size = num_actions + 1  # differs from the size of the actions' axis
     values = jax.ShapeDtypeStruct((size, num_actions), np.float32)
     epsilon = jax.ShapeDtypeStruct((size,) if spread else (), np.float32)
     takes = "it must take (rng, values [B, A], epsilon) in JAX"

@@ -141,11 +141,14 @@ class IMPALAConfig:
 
 
 class VTrace(NamedTuple):
-    """All [T, B]; at transitions that are not real 0, and the value in `target`."""
+    """V-trace's results, all [T, B].
+
+    At transitions that are not real, `target` is the value, and the others are 0.
+    """
 
     error: jax.Array  # target - value; differentiable with respect to the value only
     target: jax.Array  # for the value; no gradient
-    advantage: jax.Array  # of the action taken, weighted with the clipped rho; no gradient
+    advantage: jax.Array  # for the action taken, weighted with the clipped rho; no gradient
 
 
 def vtrace(
@@ -164,7 +167,7 @@ def vtrace(
     a time limit.
 
     Args:
-      config: has gamma, lambda, and the clips.
+      config: the settings, with gamma, lambda and the clips.
       step_type: [T + 1, B], StepType.
       reward: float32 [T + 1, B], the reward for the action before; the first row is not used.
       discount: float32 [T + 1, B], 0 or 1; the first row is not used.

@@ -115,7 +115,7 @@ class NetworkConfig(InputSettings):
 
 
 def check_network(settings: Any) -> None:
-    """Refuses a `network` that is none; a function or Flax module becomes the torso of one.
+    """Refuses a `network` that is no network; a function or module becomes a torso.
 
     Args:
       settings: the dataclass of an algorithm, with the field `network`.
@@ -139,7 +139,7 @@ def check_late_rewards(settings: Any, env_spec: EnvironmentSpec) -> None:
 
     Args:
       settings: an algorithm's.
-      env_spec: of what its agent sees.
+      env_spec: spec of the environment as the agent sees it.
     """
     network = getattr(settings, "network", None)
     if not env_spec.reward_delay or not isinstance(network, NetworkConfig):
@@ -215,7 +215,7 @@ def make_q_network(
       actions: distribution of the environment's action.
       dueling: a state value plus advantages less their mean (Wang et al. 2016,
         https://arxiv.org/abs/1511.06581, equation 9). "streams": each has its own last hidden
-        layer, in the place of the torso's, or after the core as in R2D2; "heads": they share it.
+        layer, instead of the torso's, or after the core as in R2D2; "heads": they share it.
       num_atoms: 1 for values; more for distributions over them.
       noisy: make all fully connected layers noisy, in torso and heads.
 
@@ -269,8 +269,8 @@ def _policy_head(
     """Returns the layer of the distribution's parameters; small at first, so nearly uniform.
 
     Args:
-      distribution: the policy's.
-      part: a name, if it is of a part of the action.
+      distribution: the policy's distribution.
+      part: the part's name if the distribution is one of a part of the action.
     """
     if isinstance(distribution, distributions.Joint):
         parts = distribution.parts

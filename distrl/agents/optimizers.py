@@ -1,4 +1,4 @@
-"""Optimisers as the algorithms use them."""
+"""The algorithms' optimisers: Adam, RMSProp or SGD, by component, behind a clip of the norm."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -40,9 +40,9 @@ def annealed(learning_rate: float, updates: float | None, delay: int = 1) -> opt
     A constant one is a schedule, too, so that an optimiser's state has the same form with both.
 
     Args:
-      learning_rate: at the first of them.
+      learning_rate: the learning rate at the first update.
       updates: the learner's; None or 0: the rate stays as it is.
-      delay: updates of the learner for each that the optimiser makes and counts.
+      delay: the learner's updates for each update that the optimiser makes and counts.
     """
     if not updates:
         return optax.constant_schedule(learning_rate)
@@ -106,7 +106,7 @@ def _direction(name: str, epsilon: float, counts: bool = False) -> optax.Gradien
 
     Args:
       name, epsilon: as of `make_optimizer`.
-      counts: RMSProp has a counter in its state, in the place of the argument `count`.
+      counts: RMSProp has a counter in its state instead of the argument `count`.
     """
     if name == "adam":
         return optax.scale_by_adam(eps=epsilon)

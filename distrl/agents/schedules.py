@@ -13,10 +13,10 @@ from distrl.errors import ConfigError
 from distrl.field_checks import check_choice, check_count, check_function
 
 SHAPES = ("linear", "exponential", "piecewise")
-_CHECKED_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # at which a function's values are checked
+_CHECKED_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares at which a function's values are checked
 
 
-MOST_UPDATES = 2**30  # that a schedule lasts
+MOST_UPDATES = 2**30  # updates that a schedule may last
 
 
 def next_count(updates: jax.Array, period: int = 1) -> jax.Array:
@@ -47,7 +47,7 @@ class Schedule(SavedSettings):
     """
 
     BEFORE: ClassVar[dict[str, Any]] = {"shape": "linear"}
-    PREFIX: ClassVar[str]  # of the settings' names in messages
+    PREFIX: ClassVar[str]  # prefix of the settings' names in messages
 
     shape: str
     steps: int
@@ -57,7 +57,7 @@ class Schedule(SavedSettings):
     function: Any
 
     def _check_schedule(self, first: float, last: float, most: float) -> None:
-        """Refuses what cannot work. Args: most: the largest value that there may be."""
+        """Refuses settings that cannot work. Args: most: the largest value that is allowed."""
         check_choice(self, "shape", SHAPES, self.PREFIX)
         check_count(self, "steps", self.PREFIX)
         if self.updates is not None:
@@ -83,9 +83,9 @@ class Schedule(SavedSettings):
             )
 
     def _check_function(self, most: float) -> None:
-        """Refuses a function with a value that cannot be, up to share 1.
+        """Refuses a function with a value that is not allowed, at a share of at most 1.
 
-        JAX traces it, which makes no backend. Values that it computes with JAX are not known then.
+        JAX traces it, which initialises no backend. Values computed with JAX are then unknown.
         """
         want = "a number of at least 0" if math.isinf(most) else f"a number from 0 to {most:g}"
         name = f"{self.PREFIX}.function"
@@ -135,7 +135,7 @@ class Schedule(SavedSettings):
         """Returns the value after a count of updates or steps.
 
         Args:
-          first, last: its ends.
+          first, last: the values at the ends.
           count: a number, or with `jnp` a traced one.
           xp: the module that calculates: `numpy` or `jax.numpy`.
         """

@@ -1,4 +1,4 @@
-"""Settings of agents: those that are saved, and what several algorithms check of theirs."""
+"""Base classes of agents' settings, and checks of settings that several algorithms share."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -84,7 +84,7 @@ def initial_row(agent: Agent) -> State:
     """Returns `initial_state(1)`, with which every episode of every stream begins.
 
     Raises:
-      SpecError: the rows of a larger batch are others.
+      SpecError: the rows of a larger batch differ from it.
     """
     one, several = agent.initial_state(1), agent.initial_state(_BATCH)
     leaves = jax.tree_util.tree_leaves_with_path(one)
@@ -106,7 +106,7 @@ def has_memory(agent: Agent) -> bool:
 
 
 def check_raw(name: str, leaf: Any) -> None:
-    """Raises SpecError if a leaf is a typed key, which is no array of numbers. Args: name: its."""
+    """Raises SpecError if a leaf is a typed key, which is no array. Args: name: the leaf's name."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise SpecError(
             f"{name} is a typed key, {leaf.dtype}, which cannot be stored: use a raw one (uint32 "
@@ -115,12 +115,12 @@ def check_raw(name: str, leaf: Any) -> None:
 
 
 def check_kept(before: Nest, after: Nest, name: str, function: str) -> None:
-    """Refuses what a function has made of a nest if a leaf comes or goes, or has another form.
+    """Refuses a function's result if a leaf was added or removed, or changed shape or dtype.
 
     Args:
-      before, after: nests of arrays, of the function's arguments and of its result; perhaps traced.
+      before, after: nests of arrays: the function's argument and its result; perhaps traced.
       name: what they are, for the message.
-      function: the function, likewise.
+      function: the function's name, for the message.
 
     Raises:
       SpecError: a leaf's shape or dtype has changed, or the structure.

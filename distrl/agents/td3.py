@@ -124,7 +124,7 @@ class TD3Config(ContinuousDefaults):
 class TD3State(NamedTuple):
     """The learner state."""
 
-    opt_state: dict[str, Any]  # of each network
+    opt_state: dict[str, Any]  # by network
     updates: jax.Array  # int32, updates made so far
     target: Params  # the target networks'
     key: jax.Array  # uint32 [2], parent of the next update's keys
@@ -217,7 +217,7 @@ class TD3(Agent):
         return TD3State(opt_state, jnp.zeros((), jnp.int32), target, params_key(params, "learner"))
 
     def _after(self, learner_state: TD3State) -> tuple[jax.Array, jax.Array]:
-        """Returns the updates after the next one, and if that changes policy and targets."""
+        """Returns the updates after the next one, and whether that changes policy and targets."""
         count = next_count(learner_state.updates, self.config.policy_delay)
         return count, count % self.config.policy_delay == 0
 

@@ -76,17 +76,17 @@ class Tunable:
 
     @property
     def on_policy(self) -> bool:
-        """The algorithm's."""
+        """See the algorithm."""
         return bool(getattr(self.agent, "on_policy", False))
 
     @property
     def acts(self) -> bool:
-        """The algorithm's."""
+        """See the algorithm."""
         return bool(getattr(self.agent, "acts", True))
 
     @property
     def whole_episodes(self) -> bool:
-        """The algorithm's."""
+        """See the algorithm."""
         return bool(getattr(self.agent, "whole_episodes", False))
 
     def check_replay(self, replay: ReplayConfig, batch_size: int) -> None:
@@ -125,7 +125,8 @@ class TunableAgent(Agent):
     """An agent with the values of its tunable settings in its parameters.
 
     Its parameters are `{"agent": the agent's, "hyperparameters": {name: float32 scalar}}`. No
-    update changes the latter; whoever does need not compile again, as the values are traced.
+    update changes the hyperparameters. They can be changed without another compilation, since they
+    are traced.
 
     Attributes:
       agent: the agent, with the values that its settings have.
@@ -245,14 +246,14 @@ class TunableAgent(Agent):
 
 
 def hyperparameters(params: Params) -> dict[str, float]:
-    """Returns the values in the parameters of a tunable agent, also one behind transforms."""
+    """Returns the values in the parameters of a tunable agent, which may be behind transforms."""
     if HYPERPARAMETERS in params:
         return {name: float(value) for name, value in params[HYPERPARAMETERS].items()}
     return hyperparameters(params["agent"])
 
 
 def with_hyperparameters(params: Params, values: Mapping[str, float]) -> Params:
-    """Returns the parameters of a tunable agent with other values; as `hyperparameters`."""
+    """Returns the parameters of a tunable agent with other values; see `hyperparameters`."""
     if HYPERPARAMETERS not in params:
         return {**params, "agent": with_hyperparameters(params["agent"], values)}
     new = {name: jnp.asarray(values[name], jnp.float32) for name in params[HYPERPARAMETERS]}

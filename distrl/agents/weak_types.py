@@ -1,4 +1,4 @@
-"""Arrays with the types that JAX compiles for, whatever an agent made them of."""
+"""Removes JAX's weak types, so that a function is compiled once for all calls."""
 
 from typing import Any
 
@@ -11,8 +11,9 @@ from distrl.types import Nest
 def strong(nest: Nest) -> Nest:
     """Returns a nest without weak types, to be traced.
 
-    A leaf that comes from Python's numbers alone, such as `jnp.full((), 1.0)`, has one until it
-    is computed with others: what was compiled for the first call would not serve for the second.
+    A leaf that comes from Python's numbers alone, such as `jnp.full((), 1.0)`, has a weak type
+    until it is computed with others: what was compiled for the first call would not serve for the
+    second.
     """
 
     def typed(leaf: Any) -> jax.Array:

@@ -8,7 +8,7 @@ from distrl.types import Params, Trajectory
 
 
 def without_learning(agent: Agent) -> Agent:
-    """Returns an agent that learns nothing: its updates give their logs and keep what they got.
+    """Returns an agent that learns nothing: its updates give their logs and change nothing.
 
     Not even what follows from the number of environment steps changes, such as epsilon.
     """

@@ -20,7 +20,7 @@ class TDErrors(NamedTuple):
     loss: jax.Array  # differentiable with respect to the online network's outputs
     target: jax.Array  # as values
     error: jax.Array  # target - value; 0 at transitions that are not real
-    surprise: jax.Array  # what priorities are made of; 0 at transitions that are not real
+    surprise: jax.Array  # what priorities follow from; 0 at transitions that are not real
 
 
 class ActionValues(Protocol):

@@ -1,9 +1,9 @@
 """Shares of a batch whose gradients are computed apart, as losses see them while they are traced.
 
-The gradients of a batch are the mean of those of its shares, weighted with their unrolls, if in
-each share all that depends on the whole batch is that of the whole batch: the number of real
-transitions of a mean, the least probability of importance weights, and random draws. The functions
-below give these; outside of a share they do what their name says.
+The gradients of a batch are the mean of its shares' gradients, weighted with their numbers of
+unrolls, provided that each share uses the whole batch's number of real transitions (in means),
+least probability (in importance weights) and random draws. In a share, the functions below give
+these; elsewhere they do what their names say.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _share: contextvars.ContextVar[Share | None] = contextvars.ContextVar("share", d
 
 @contextlib.contextmanager
 def share_of_batch(share: Share) -> Iterator[None]:
-    """Traces a loss on a share."""
+    """While entered, losses are traced as those of a share."""
     token = _share.set(share)
     try:
         yield
@@ -80,7 +80,7 @@ def draw(
 
 
 def weighted_mean(nests: Sequence[Nest], weights: Sequence[float]) -> Nest:
-    """Returns the mean of nests of one structure. Args: weights: with the sum 1."""
+    """Returns the weighted mean of nests of one structure. Args: weights: they sum to 1."""
 
     def mean(*leaves: jax.Array) -> jax.Array:
         total = sum(jnp.asarray(leaf) * weight for leaf, weight in zip(leaves, weights))

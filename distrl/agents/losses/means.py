@@ -24,12 +24,13 @@ constant returns was 4e-4 to 4e-3 of them (PPO on Taxi-v3, where every episode e
 
 
 def normalize(advantage: jax.Array, target: jax.Array, real: jax.Array) -> jax.Array:
-    """Returns advantages with mean 0 and at most a standard deviation of 1.
+    """Returns advantages with mean 0 and a standard deviation of at most 1.
 
-    It is 1, unless all actions are about as good: if every episode earns the same, advantages are
-    rounding and the value network's error of fit, which are proportional to the values. Scaled to
-    1 they would move the policy at random, until it does the same everywhere. So the divisor is
-    the advantages' standard deviation, but at least NOISE of the targets' root mean square.
+    The deviation is 1, unless all actions are about equally good: if every episode earns the same,
+    advantages are rounding and the value network's error of fit, which are proportional to the
+    values. Scaled to 1, they would move the policy at random until it does the same everywhere.
+    So the divisor is the advantages' standard deviation, but at least NOISE times the targets'
+    root mean square.
 
     Args:
       advantage: float32 [T, B].

@@ -1,7 +1,7 @@
-"""RLax without Distrax.
+"""Imports RLax without Distrax, which takes a second and more.
 
 `import rlax` imports Distrax, for functions that are deprecated, and with it TensorFlow
-Probability: a second and more. Every module imports RLax by
+Probability. Every module imports RLax by
 
     from distrl.agents.losses.rlax_import import rlax
 """

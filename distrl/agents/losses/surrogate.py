@@ -1,4 +1,4 @@
-"""PPO's objective."""
+"""PPO's clipped surrogate objective."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ def clipped_surrogate(log_ratio: jax.Array, advantage: jax.Array, clip_ratio: fl
     Args:
       log_ratio: log of new over behaviour probability of the actions.
       advantage: advantages of the actions.
-      clip_ratio: beyond 1 -+ this the ratio has no gradient, where going further would pay.
+      clip_ratio: beyond 1 plus or minus this, the ratio has no gradient that leads further away.
     """
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1 - clip_ratio, 1 + clip_ratio)

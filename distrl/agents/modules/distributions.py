@@ -19,7 +19,7 @@ from distrl.random_keys import derive
 from distrl.types import Nest
 
 MOST_VALUES = 1_000_000
-"""Of all elements of an action of integers: more is a number, not a choice."""
+"""Values that the elements of an action of integers may have in total; more is no choice."""
 
 IMPOSSIBLE = -1e30
 """As a logit: probability 0 without an infinity, of which gradients would be NaN."""
@@ -30,7 +30,7 @@ class Categorical:
     """A choice among `num_actions`; its parameters are logits [..., num_actions]."""
 
     num_actions: int
-    dtype: Any = np.int32  # the actions'
+    dtype: Any = np.int32  # dtype of the actions
 
     @property
     def params_shape(self) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ class MultiCategorical:
         return {"logits": self._flat(self._log_probs(logits))}
 
     def _log_probs(self, logits: jax.Array) -> jax.Array:
-        """Returns those of each element, [..., D, the most values]; short rows are padded."""
+        """Returns log-probabilities [..., D, most values] by element; short rows are padded."""
         # By slices: XLA 0.5.3 computes a gather with a constant operand wrong on a CPU.
         if self._alike:
             return jax.nn.log_softmax(logits.reshape(*logits.shape[:-1], -1, self._width))
@@ -122,7 +122,7 @@ class MultiCategorical:
         return jax.nn.log_softmax(jnp.stack(padded, axis=-2))
 
     def _flat(self, rows: jax.Array) -> jax.Array:
-        """Reverses that: returns [..., sum(nvec)]."""
+        """Returns rows [..., D, most values] as [..., sum(nvec)], without the padding."""
         if self._alike:
             return rows.reshape(*rows.shape[:-2], -1)
         parts = [rows[..., i, :n] for i, n in enumerate(self.nvec)]
@@ -141,15 +141,16 @@ class MultiCategorical:
 class Joint:
     """Independent distributions over the parts of an action that is a nest.
 
-    Its parameters are a tuple of theirs, in the order of `names`. Log-probabilities and entropies
-    are sums over the parts: probabilities times densities if only some parts are continuous.
+    Its parameters are a tuple of the parts' parameters, in the order of `names`. Log-probabilities
+    and entropies are sums over the parts: probabilities times densities if only some parts are
+    continuous.
 
     Attributes:
-      names: of the parts: "move", "arm.0".
+      names: names of the parts, such as "move" or "arm.0".
     """
 
     def __init__(self, spec: Nest):
-        """Args: spec: of the action.
+        """Args: spec: the action's spec.
 
         Raises:
           ConfigError: two parts have one name, or a part has no distribution; see `for_action`.
@@ -198,13 +199,13 @@ class Joint:
         )
 
     def encode(self, action: Nest) -> jax.Array:
-        """Returns the action as network input: those of the parts one after another, [..., F]."""
+        """Returns the action as network input: the parts' inputs one after another, [..., F]."""
         actions = self._structure.flatten_up_to(action)
         encoded = [part.encode(x) for part, x in zip(self.parts, actions, strict=True)]
         return jnp.concatenate(encoded, axis=-1)
 
     def named_parameters(self, params: Sequence[Any]) -> dict[str, jax.Array]:
-        """Returns those of the parts, as "move.logits"."""
+        """Returns the parts' parameters by name, such as "move.logits"."""
         return {
             f"{name}.{key}": value
             for name, part, part_params in zip(self.names, self.parts, params, strict=True)
@@ -216,7 +217,7 @@ Distribution = Categorical | MultiCategorical | DiagonalNormal | Joint
 
 
 def for_action(spec: Nest) -> Distribution:
-    """Returns the distribution for an action spec: of an array, or of a nest of them.
+    """Returns the distribution for an action spec, of an array or of a nest of arrays.
 
     Raises:
       ConfigError: a leaf is of unbounded integers, or of too many values, or two have one name.

@@ -91,7 +91,7 @@ def _legal(env_spec: EnvironmentSpec) -> Callable[[Nest], jax.Array]:
             f"{ACTION_MASK}: only one DiscreteArray or BoundedArray of integers can be masked, not "
             f"{got}; {hint}"
         )
-    flat, rows = (sum(nvec),), (*action.shape, nvec[0])  # rows: of elements with as many values
+    flat, rows = (sum(nvec),), (*action.shape, nvec[0])  # rows if all elements have as many values
     wanted = {flat, rows} if action.shape and len(set(nvec)) == 1 else {flat}
     kind = np.dtype(mask.dtype).kind if specs.is_spec(mask) else ""
     if kind not in tuple("biuf") or tuple(mask.shape) not in wanted:

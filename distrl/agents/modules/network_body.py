@@ -121,7 +121,7 @@ def build(
 def _torso_maker(
     config: Any, spec: Nest, linear: torsos.MakeLayer, with_last: bool
 ) -> Callable[[], torsos.Torso]:
-    """Returns what makes the torso, inside `hk.transform`. Args: spec: of what it sees."""
+    """Returns what makes the torso, inside `hk.transform`. Args: spec: spec of what it sees."""
     if callable(config.torso):
         return functools.partial(own_networks.make_torso, config.torso)
     return torsos.for_observation(
@@ -160,7 +160,7 @@ def _embedding(
 def _checked(
     core: Callable[[jax.Array, State], tuple[jax.Array, State]], part: own_networks.Part
 ) -> Callable[[jax.Array, State], tuple[jax.Array, State]]:
-    """Returns a core that checks its outputs. Args: part: what the user has made it by."""
+    """Returns a core that checks its outputs. Args: part: the user's function or cell."""
     deterministic = own_networks.deterministic(core, part, "core")
 
     def run(x: jax.Array, state: State) -> tuple[jax.Array, State]:

@@ -41,14 +41,14 @@ def factors(rng: jax.Array, shape: Sequence[int]) -> jax.Array:
 
     Args:
       rng: raw key.
-      shape: of the float32 array that is returned.
+      shape: shape of the float32 array that is returned.
     """
     normal = jax.random.normal(rng, shape)
     return jnp.sign(normal) * jnp.sqrt(jnp.abs(normal))
 
 
 class NoisyLinear(hk.Module):
-    """`hk.Linear` with noise on its weights and biases, whose means are initialised as there.
+    """`hk.Linear` with noise on its weights and biases, whose means are initialised like its.
 
     Applied with a key it draws noise for each row of its input; applied without one (None) it uses
     only its means. One noise for all rows, as in the paper, is up to three times as fast, but

@@ -22,11 +22,11 @@ entropy bonus would widen it forever, since actions outside the range are clippe
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def clip_with_return(x: jax.Array, low: float, high: float) -> jax.Array:
-    """Clips `x` to [low, high]; for a loss to be minimised, what is out of bounds can return.
+    """Clips `x` to [low, high]; a descent can bring back what is out of bounds.
 
-    At or beyond a bound there is no gradient that would make a descent lead further out. One that
-    leads back passes, whereas that of `jnp.clip` is 0 in both directions: what an optimiser has
-    once moved past a bound would stay there forever.
+    At or beyond a bound, a gradient whose descent would lead further out is 0. One that leads back
+    passes, whereas that of `jnp.clip` is 0 in both directions: what an optimiser has once moved
+    past a bound would stay there forever.
     """
     return jnp.clip(x, low, high)
 

@@ -19,7 +19,7 @@ from distrl.types import Nest, State
 
 Part = Callable[..., Any]
 
-# Libraries whose modules are functions of JAX's arrays at most: their weights would be constants.
+# Libraries whose modules are at best functions of JAX arrays: their weights would be constants.
 _FOREIGN = {"equinox", "keras", "tensorflow", "torch"}
 
 # Haiku's exception, which it does not export, and Flax's, which need not be installed.

@@ -140,7 +140,7 @@ def has_scaled_integers(observation: Nest) -> bool:
 
 
 def _check(torso: str, spec: Nest, layout: str, cnn_dtype: str) -> None:
-    """Refuses what the torso cannot take, with what would be right."""
+    """Refuses what the torso cannot take; the message says what it can."""
     leaves = jax.tree.leaves(spec, is_leaf=specs.is_spec)
     images = [leaf for leaf in leaves if is_image(leaf)]
     got = f"got the observation {_describe(spec)}"
@@ -217,7 +217,7 @@ def _of_nest(
     layout: str,
     cnn_dtype: str,
 ) -> Torso:
-    """Returns the MLP of all that is no image, and of each image's features."""
+    """Returns the MLP of everything but images, and of each image's features."""
     paths, structure = jax.tree_util.tree_flatten_with_path(spec, is_leaf=specs.is_spec)
     net = _MLP(sizes, activation, linear, name="torso")
     parts = [
