@@ -18,8 +18,8 @@ from distrl.types import Inference, Params, Sample, TimeStep
 from distrl.variables.client import VariableSource
 from distrl.variables.relay import RELAY_S
 
-_BATCH_S = 1.0  # between two looks at whether the table still has the batch that is waited for
-_POLL_S = 0.005  # between two looks at whether a relay has the parameters of a round
+_BATCH_S = 1.0  # seconds between two checks that the table still has the awaited batch
+_POLL_S = 0.005  # seconds between two checks whether a relay has the parameters of a round
 
 
 class RoundReader(ReplayReader):
@@ -52,7 +52,7 @@ class RoundReader(ReplayReader):
                 continue
             try:
                 return self._replay.sample(_BATCH_S)
-            except DeadlineExceeded:  # what it counted was lost, or is too old
+            except DeadlineExceeded:  # unrolls that it counted were lost, or are too old
                 if deadline.left() <= 0:
                     raise
 
@@ -99,10 +99,10 @@ class RoundVariables:
     def update(self) -> None:
         """Fetches the version that was requested last, unless it has been fetched.
 
-        Takes another one where the learner has been restarted; the data of the round is late then.
-        A newer one is of an earlier life, which had come further than the round's. An older one, in
-        an answer that is no older than the round, is of the next life, which has resumed from a
-        checkpoint.
+        Takes another version if the learner has been restarted; the data of the round is then late.
+        A newer version is that of an earlier life, which had come further than the round's. An
+        older version, in an answer that is no older than the round, is that of the next life, which
+        has resumed from a checkpoint.
         """
         requested = self._requested
         if requested is self._done:
@@ -168,7 +168,7 @@ class RoundWriter(ReplayWriter):
         self._stop, self._timeout = stop, timeout
         self._request_version: Callable[[int], None] | None = None
         self._number = -1
-        self._steps = 0  # since the first unroll of the streams' life began
+        self._steps = 0  # steps since the first unroll of the streams' life began
         self._streams_life = -1
 
     def needs_state(self, stream_ids: npt.NDArray[np.int32], life: int | None = None) -> bool:
@@ -200,7 +200,7 @@ class RoundWriter(ReplayWriter):
             self._join()
 
     def is_due(self, life: int) -> bool:
-        """Returns whether the next step ends the round. Args: life: of the streams."""
+        """Returns whether the next step ends the round. Args: life: the streams' life."""
         return life == self._streams_life and self._steps == self._length
 
     def end(
@@ -230,7 +230,7 @@ class RoundWriter(ReplayWriter):
         self._join()
 
     def leave(self) -> None:
-        """Tells the others not to wait for this actor."""
+        """Leaves the rounds, which then do not wait for this actor."""
         self._rounds.leave(self._actor)
 
     def _join(self) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 
 from distrl.replay.table.waiting import wait_until
 
-_JOIN_S = 0.2  # that `CollectionRounds.join` waits for the next round
+_JOIN_S = 0.2  # seconds that `CollectionRounds.join` waits for the next round
 
 
 class CollectionRounds:
-    """Says when a round begins and ends; in the learner's process. Thread safe.
+    """Decides when a round begins and ends; in the learner's process. Thread safe.
 
-    Every call of an actor may come twice.
+    An actor may repeat any of its calls.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class CollectionRounds:
     ):
         """Args:
         num_actors: actors that the program begins with.
-        min_actors: of these, how many must have delivered before a round ends.
-        grace: seconds that the others then have.
+        min_actors: number of actors that must have delivered before a round ends.
+        grace: seconds that the other actors then have.
         keep_late: keep late data; otherwise drop it.
-        life: of the learner's process, whose rounds have other numbers than those of earlier lives.
+        life: life of the learner's process; rounds of different lives have different numbers.
         clock: the monotonic clock.
         gone: returns the actors that have ended and are not restarted.
         """
@@ -48,10 +48,11 @@ class CollectionRounds:
         self._round = life << 32
         self._open = False
         self._version = 0
-        self._delivered: set[int] = set()  # actors, in this round
-        self._members = set(range(num_actors))  # actors, without those that have left
-        # Actors whose offer was taken in this round and that have not delivered. It waits for them:
-        # else what they insert after its end would be late, and kept by a rule that drops.
+        self._delivered: set[int] = set()  # actors that have delivered in this round
+        self._members = set(range(num_actors))  # actors that have not left
+        # Actors whose offer was taken in this round and that have not delivered. The round waits
+        # for them: otherwise, what they insert after its end would be late, and kept although the
+        # rule is to drop late data.
         self._promised: set[int] = set()
         self._enough_since = 0.0
         self._answers: dict[int, tuple[tuple[int, int], bool]] = {}  # by actor: the last offer
@@ -66,7 +67,7 @@ class CollectionRounds:
             return dict(self._counts)
 
     def restore(self, counts: Mapping[str, Any]) -> None:
-        """Continues from a mapping with what `counts` returned; what it lacks is 0."""
+        """Continues from a mapping that `counts` returned; counts that it lacks are 0."""
         with self._changed:
             self._counts = {name: int(counts.get(name, 0)) for name in self._counts}
 
@@ -128,7 +129,7 @@ class CollectionRounds:
 
         with self._changed:
             self._members.add(actor)
-            if actor in self._promised:  # by its earlier life
+            if actor in self._promised:  # its earlier life had offered unrolls
                 self._promised.remove(actor)
                 self._changed.notify_all()
             if not self._changed.wait_for(can_join, _JOIN_S):
@@ -141,8 +142,8 @@ class CollectionRounds:
         Args:
           actor: index of the actor.
           life: the actor's life.
-          number: of the round.
-          unrolls: how many.
+          number: the round's number.
+          unrolls: number of unrolls.
         """
         with self._changed:
             key, answer = self._answers.get(actor, ((-1, -1), False))
@@ -174,7 +175,7 @@ class CollectionRounds:
             self._changed.notify_all()
 
     def leave(self, actor: int) -> None:
-        """Notes that an actor acts no more: no round waits for it."""
+        """Notes that an actor has stopped acting: no round waits for it."""
         with self._changed:
             self._members.discard(actor)
             self._promised.discard(actor)

@@ -1,4 +1,4 @@
-"""An agent behind its data transforms: itself an agent."""
+"""An agent that acts on and learns from transformed data."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class TransformedAgent(Agent):
     are combined by averaging the former and merging the latter.
 
     Attributes:
-      transforms: each with the spec before it, in order.
+      transforms: pairs of a transform and the spec before it, in order.
       stateful: names of those that keep a state for each stream.
     """
 
@@ -67,15 +67,15 @@ class TransformedAgent(Agent):
         }
 
     def check_transforms(self, config: Any, replay: ReplayConfig, batch: Trajectory) -> None:
-        """Refuses transforms that do not suit the algorithm or the table, or what they say.
+        """Refuses transforms that do not suit algorithm or table, or break their declarations.
 
         Args:
           config: the algorithm's settings.
           replay: the table's settings.
-          batch: shapes and dtypes of a batch; it is only traced, and no backend is made.
+          batch: shapes and dtypes of a batch; it is only traced, and no backend is initialised.
 
         Raises:
-          ConfigError: with what would be right.
+          ConfigError: a transform does not suit; the message says what would.
         """
         for transform, _ in self.transforms:
             transform.check(config, self, replay)
@@ -89,7 +89,7 @@ class TransformedAgent(Agent):
         return {"agent": self.agent.initial_params(rng), "statistics": statistics}
 
     def _initial_statistics(self) -> dict[str, Nest]:
-        """Returns NumPy arrays by name, of the transforms that have statistics."""
+        """Returns the statistics by transform, NumPy arrays, where a transform has any."""
         return {
             transform.name: initial
             for transform, spec in self.transforms
@@ -225,7 +225,7 @@ class TransformedAgent(Agent):
         ) -> tuple[jax.Array, jax.Array]:
             after, _ = self._transform(statistics, key, batch)
             step_type, probability = after.timestep.step_type, after.probability
-            # Known from the trace: they are what went in, whatever a batch has.
+            # Known from the trace: they are the inputs, whatever the batch.
             self._keeps_counts = (
                 step_type is batch.timestep.step_type and probability is batch.probability
             )
@@ -274,7 +274,7 @@ class TransformedAgent(Agent):
 
 
 def recurrent_parts(agent: Agent) -> list[str]:
-    """Returns what has recurrent state, for messages; none: the agent has no memory."""
+    """Returns the parts that have recurrent state, for messages; empty without memory."""
     if not isinstance(agent, TransformedAgent):
         return ["the network's core"] if has_memory(agent) else []
     return [f"the transform {name}" for name in sorted(agent.stateful)] + recurrent_parts(

@@ -21,13 +21,14 @@ class Transform(abc.ABC):
 
     Raw time steps are stored and sent. A transform's functions are pure and run where the agent
     runs: `step` where it acts, `unroll` where it learns, with the same result for the same steps.
-    Both leave alone what is not the observation or the reward. A transform without a `step` of its
+    Both change nothing but the observation and the reward. A transform without a `step` of its
     own, or whose `step` changes no time step, is for learning only: its `unroll` may change
     everything. Its statistics are part of the agent's versioned parameters, and its state of a
     stream is part of the recurrent state.
 
-    What it gives is checked: shapes and dtypes where an experiment is made, and, unless it is the
-    package's, `step` against `unroll` where a learner starts (`distrl.testing.check_transform`).
+    Its results are checked: shapes and dtypes where an experiment is made, and, unless the
+    transform is the package's, `step` against `unroll` where a learner starts
+    (`distrl.testing.check_transform`).
 
     By default every method returns its input unchanged.
 
@@ -60,7 +61,7 @@ class Transform(abc.ABC):
           replay: the table's settings.
 
         Raises:
-          ConfigError: with what would be right.
+          ConfigError: the data would be wrong; the message says what to use instead.
         """
 
     def initial_statistics(self, env_spec: EnvironmentSpec) -> Nest:
@@ -135,7 +136,7 @@ class Stepwise(Transform):
 
 
 def check_transform_kinds(transforms: Sequence[Transform]) -> None:
-    """Raises ConfigError for what is no transform, and for a transform without settings or name."""
+    """Raises ConfigError unless all are transforms, and dataclasses with a name."""
     for transform in transforms:
         if not isinstance(transform, Transform):
             raise ConfigError(f"transforms: {transform!r} is not a distrl.transforms.Transform")

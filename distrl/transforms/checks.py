@@ -1,4 +1,4 @@
-"""Checks of what a transform makes, by structure, shapes and dtypes: free, where JAX traces it."""
+"""Checks a transform's results by structure, shapes and dtypes, which costs nothing under `jit`."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from distrl.transforms.base import Transform
 from distrl.types import TIME_FIELDS, Nest, TimeStep, Trajectory
 
 OTHERS = ("step_type", "discount", "prev_action")
-"""Fields of a time step that a transform leaves alone, unless it is for learning only."""
+"""Fields of a time step that a transform must not change, unless it is for learning only."""
 
 _STATISTICS = ("initial_statistics", "batch_statistics", "merge_statistics")
 
@@ -26,7 +26,7 @@ def has_step(transform: Transform) -> bool:
 def check_step(
     transform: Transform, before: TimeStep, after: TimeStep, env_spec: EnvironmentSpec
 ) -> None:
-    """Refuses what a transform has made of a time step, if it is not what it says.
+    """Refuses a transformed time step that is not as the transform declares.
 
     Args:
       transform: the transform.
@@ -52,7 +52,7 @@ def check_step(
 def check_unroll(
     transform: Transform, before: Trajectory, after: Trajectory, env_spec: EnvironmentSpec
 ) -> None:
-    """Refuses what a transform has made of a batch, if it is not what it says.
+    """Refuses a transformed batch that is not as the transform declares.
 
     Args:
       transform: the transform.
@@ -134,10 +134,10 @@ def check_same(name: str, field: str, old: Nest, new: Nest, rows: int | None = N
     """Refuses another structure, shape or dtype.
 
     Args:
-      name: what gave the new one, for the message.
+      name: name of what gave the new value, for the message.
       field: name of the field.
-      old, new: what it was and what it is, perhaps traced.
-      rows: length of the new first axis; None: the old one's.
+      old, new: the field's value before and now, perhaps traced.
+      rows: length of the new value's first axis; None: as the old value's.
 
     Raises:
       ConfigError: they differ.

@@ -1,4 +1,4 @@
-"""Whether a transform gives the same where it acts and where it learns."""
+"""Checks that a transform gives the same for acting and for learning."""
 
 from typing import Any
 
@@ -21,16 +21,16 @@ from distrl.types import TIME_FIELDS, Array, Nest, State, StepType, TimeStep, Tr
 
 _STREAMS = 4
 _LEAD = 4  # rows before the first unroll, so that it begins within episodes
-_ROWS = 12  # compared at least
+_ROWS = 12  # rows that are compared at least
 _KINDS = {StepType.FIRST: "FIRST", StepType.MID: "MID", StepType.LAST: "LAST"}
 # The compiler may round differently: in 1 of 1000 numbers, to the other side of a threshold.
 _TOLERANCE, _SHARE = 1e-3, 1e-3
 
 
 def check_own_transforms(agent: Agent, replay: ReplayConfig, struct: Trajectory) -> None:
-    """Checks an agent's transforms, where it learns, unless they are the package's.
+    """Checks an agent's transforms before it learns, except the package's own.
 
-    It compiles two small functions for each.
+    It compiles two small functions for each transform.
 
     Args:
       agent: the agent, behind its transforms if it has any.
@@ -76,7 +76,7 @@ def check_transform(
       unroll_length: T of the unrolls.
       whole_episodes: each unroll is one episode, as for `ReplayConfig.whole_episodes`.
       extras: nest of specs of the agent's extras, if the transform uses them.
-      seed: of the random numbers.
+      seed: seed of the random numbers.
 
     Raises:
       ConfigError: shapes or dtypes are not what the spec or the initial state or statistics say;
@@ -136,7 +136,7 @@ def check_transform(
 def _acted(
     transform: Transform, statistics: Nest, initial: State, steps: TimeStep, after: EnvironmentSpec
 ) -> tuple[TimeStep, list[State]]:
-    """Returns what `step` makes of steps `[length, B]`, and the state before each."""
+    """Returns the results of `step` for steps `[length, B]`, and the state before each."""
 
     @jax.jit
     def act(state: State, step: TimeStep) -> tuple[TimeStep, State]:
@@ -172,7 +172,7 @@ def _statistics(transform: Transform, env_spec: EnvironmentSpec, batch: Trajecto
 
 
 def _rows(nest: Any, rows: int | slice) -> Any:
-    """Returns some rows of time steps, or of a trajectory's fields that have such."""
+    """Returns some rows of time steps, or of those fields of a trajectory that have rows."""
     if not isinstance(nest, Trajectory):
         return jax.tree.map(lambda leaf: leaf[rows], nest)
     return nest._replace(**{name: _rows(getattr(nest, name), rows) for name in TIME_FIELDS})

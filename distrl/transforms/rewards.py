@@ -272,7 +272,7 @@ class PotentialShaping(_Shaping):
         check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]", self.name)
 
     def check(self, config: Any, agent: Agent, replay: ReplayConfig) -> None:
-        """See `Transform`. Refuses another discount than the agent's."""
+        """See `Transform`. Refuses a discount that differs from the agent's."""
         if "discount" in getattr(config, "ranges", {}):
             raise ConfigError(
                 "potential_shaping with Tunable: agent.discount would change, and "

@@ -17,7 +17,7 @@ import numpy as np
 from distrl import specs
 from distrl.types import Array, Nest
 
-_MAX_ROWS = 2**24  # of a part of a batch: up to here float32 represents every count
+_MAX_ROWS = 2**24  # rows of a part of a batch: up to here float32 represents every count
 
 
 class Pair(NamedTuple):
@@ -207,7 +207,7 @@ def _sum(x: Pair) -> Pair:
         total = _two_sum(a[0], b[0])
         return total.hi, (a[1] + b[1]) + total.lo
 
-    if not x.hi.size:  # XLA would compile this reduction of no elements without end
+    if not x.hi.size:  # XLA would never finish compiling this reduction of no elements
         return _pair(jnp.zeros(x.hi.shape[1:], np.float32))
     zero = np.zeros((), np.float32)
     return _two_sum(*jax.lax.reduce((x.hi, x.lo), (zero, zero), add, (0,)))
