@@ -1,4 +1,4 @@
-"""Continuous actions within their bounds, as environments get them."""
+"""Clips continuous actions to their bounds before environments get them."""
 
 import jax
 import numpy as np
@@ -11,9 +11,9 @@ class ActionClip:
     """Clips the floats of actions to the bounds of their specs, for all environments at once."""
 
     def __init__(self, spec: Nest):
-        """Args: spec: of one environment's action."""
+        """Args: spec: spec of one environment's action."""
         leaves, self._structure = jax.tree.flatten(spec, is_leaf=specs.is_spec)
-        # Of each leaf with bounds: index, shape, dtype, minimum and maximum.
+        # By leaf with bounds: index, shape, dtype, minimum and maximum.
         self._bounded = [
             (i, tuple(leaf.shape), np.dtype(leaf.dtype), leaf.minimum, leaf.maximum)
             for i, leaf in enumerate(leaves)
@@ -23,13 +23,13 @@ class ActionClip:
 
     @property
     def has_effect(self) -> bool:
-        """Whether any part of the action is of floats that have a bound."""
+        """Whether any part of the action has floats with a bound."""
         return bool(self._bounded)
 
     def __call__(self, action: Nest, count: int) -> Nest:
-        """Returns the action with new arrays in the place of those with bounds.
+        """Returns the action, with new arrays where there are bounds.
 
-        What is of another structure, shape or dtype stays as it is, for a pool's check of it.
+        Actions of another structure, shape or dtype stay as they are, for the pool's check.
 
         Args:
           action: nest `[count, ...]`.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from dm_env import specs as dm_specs
 
-LARGEST = (10, 5, 3)  # objects, colours, states (an agent's is its direction), each from 0
+LARGEST = (10, 5, 3)  # objects, colours, states (an agent's state is its direction), each from 0
 
 
 def arrays_only(env: Any) -> Any:
@@ -23,7 +23,7 @@ def arrays_only(env: Any) -> Any:
     high = [
         max(constants.OBJECT_TO_IDX.values()),
         max(constants.COLOR_TO_IDX.values()),
-        max(3, *constants.STATE_TO_IDX.values()),  # an agent's is its direction, one of four
+        max(3, *constants.STATE_TO_IDX.values()),  # an agent's state is its direction, one of four
     ]
     spaces["image"] = gymnasium.spaces.Box(
         np.zeros(image.shape, image.dtype),

@@ -26,11 +26,11 @@ _OWN_OPTIONS = {
     "num_threads": "environment.num_threads",
     "max_episode_steps": "environment.max_episode_steps",
 }
-# Of a number among others: a direction or a row of a maze has no more values, a count of steps has.
+# Values of a number in a dict: a direction or a row of a maze has no more, a count of steps has.
 _MOST_DISCRETE = 64
-_FOR_LEARNING = ("episodic_life", "reward_clip")  # Atari's options that make other returns
-# Of Craftax's names: such an environment starts the next episode in the step that ends one, so that
-# neither the true last observation nor a FIRST is seen.
+_FOR_LEARNING = ("episodic_life", "reward_clip")  # Atari's options that change returns
+# Part of Craftax's names: such an environment starts the next episode in the step that ends one, so
+# that neither the true last observation nor a FIRST is seen.
 _AUTO_RESET = "-AutoReset-"
 _NO_LIMIT = 2**31 - 1  # EnvPool's max_episode_steps of environments without a limit
 # Families (by the names of their specs) whose time limit does nothing but end the episode: with a
@@ -41,7 +41,7 @@ _PURE_LIMITS = (
     "CliffWalking", "Dmc", "FrozenLake", "Gym", "LunarLander", "MountainCar", "NChain",
     "Pendulum", "Taxi",
 )  # fmt: skip
-# Families with steps of some microseconds: to hand them to a thread costs more.
+# Families with steps of some microseconds: handing them to a thread costs more.
 _CHEAP = (
     "Acrobot", "Blackjack", "CartPole", "Catch", "CliffWalking", "FrozenLake", "MountainCar",
     "NChain", "Pendulum", "Taxi",
@@ -116,7 +116,7 @@ class NativeEnvironment:
         except ImportError as error:  # Procgen's, Qt on Python 3.11
             text = str(error).splitlines()[0]
             raise ConfigError(f"environment: EnvPool cannot make {self.name}: {text}") from error
-        except (TypeError, ValueError, RuntimeError) as error:  # it checks with all of them
+        except (TypeError, ValueError, RuntimeError) as error:  # EnvPool's checks raise all three
             text = str(error).splitlines()[0]
             refusal = f"environment: EnvPool's {self.name} refuses {dict(self.options)}: {text}"
             if "unexpected keyword" in text:
@@ -134,7 +134,7 @@ class NativeEnvironment:
         observation = {
             name: _observation(state[key], name) for name, key in observation_keys(state).items()
         }
-        if type(raw).__name__.startswith("MiniGrid"):  # its spec says 0 to 255, as of brightness
+        if type(raw).__name__.startswith("MiniGrid"):  # its spec says 0 to 255, as for brightness
             observation["image"] = minigrid.image_spec(observation["image"])
         action = list(raw.action_array_spec.values())[-1]
         env_info = {
@@ -228,7 +228,7 @@ def _observation(spec: Any, part: str) -> dm_specs.Array:
     """Returns an observation's spec: integers that EnvPool bounds are bounded, few are discrete.
 
     Args:
-      spec: EnvPool's.
+      spec: EnvPool's spec.
       part: its name in a dict; "": it is the observation, and a number is a state (Taxi's).
     """
     name = part or "observation"

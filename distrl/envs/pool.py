@@ -32,12 +32,12 @@ class Environment(Protocol):
 
 
 def on_cores(environment: Environment, cores: int) -> Environment:
-    """Returns an environment whose pools keep at most so many cores busy, where it has a choice.
+    """Returns an environment whose pools keep at most `cores` cores busy, if it has a choice.
 
     Args:
       environment: with or without a method `on_cores`, which returns it with that many threads
         unless the user has set their number.
-      cores: that each of its pools may keep busy.
+      cores: number of cores that each of its pools may keep busy.
     """
     chosen = getattr(environment, "on_cores", None)
     return environment if chosen is None else chosen(cores)
@@ -92,12 +92,12 @@ class Pool(abc.ABC):
         self.env_ids = np.arange(num_envs, dtype=np.int32)
         self._in_order = None if self.is_async else self.env_ids.tobytes()
         self._in_flight = 0
-        self._unchecked = 2  # of the next calls of `recv`, whose arrays are looked at
+        self._unchecked = 2  # number of the next calls of `recv` whose arrays are checked
         self._first: list[tuple[str, Any, bytes]] = []
         self._prev_action = specs.zeros(spec.action, num_envs)
         leaves = jax.tree_util.tree_leaves_with_path(spec.action, is_leaf=specs.is_spec)
         starts = jax.tree.leaves(spec.action_start) or [0] * len(leaves)
-        # Of each leaf of integers: index, name, spec, start, unsigned dtype, number of choices.
+        # By leaf of integers: index, name, spec, start, unsigned dtype, number of choices.
         self._integers = [
             (
                 i,
@@ -151,7 +151,7 @@ class Pool(abc.ABC):
             if env_ids.tobytes() == self._in_order:
                 self._prev_action = action
             else:
-                if not self.is_async:  # the last step, or the caller, may have it
+                if not self.is_async:  # the last step, or the caller, may share the array
                     self._prev_action = np.array(self._prev_action)
                 self._prev_action[env_ids] = action
         else:
@@ -196,7 +196,7 @@ class Pool(abc.ABC):
         return TimeStep(step_type, reward, discount, observation, prev, env_id, env_info)
 
     def _check_received(self, received: tuple[Any, ...]) -> None:
-        """Checks the arrays of the first steps, and with the second ones that they are still so."""
+        """Checks the first `recv`'s arrays, and at the second `recv` that they stayed the same."""
         self._unchecked -= 1
         if self._unchecked:
             self._first = check_received(self, received)
@@ -229,7 +229,7 @@ class Pool(abc.ABC):
         """Raises SpecError for integers beyond the bounds of the action's spec.
 
         Args:
-          leaves: of an action whose shapes and dtypes have been checked.
+          leaves: leaves of an action whose shapes and dtypes have been checked.
           env_ids: the environments that it is for.
         """
         for i, path, leaf, start, unsigned, num_choices in self._integers:
@@ -237,8 +237,8 @@ class Pool(abc.ABC):
             if not len(given):
                 continue
             if num_choices:
-                # `argmax` has no function in Python around it, and of unsigned numbers it finds
-                # negative ones as well, which are large then.
+                # `argmax` has no Python wrapper; as unsigned numbers, negative ones are large, so
+                # that it finds them as well.
                 numbers = given.view(unsigned)
                 row = numbers.argmax()
                 is_wrong = numbers.item(row) >= num_choices

@@ -33,7 +33,7 @@ class Simulator(dm_env.Environment):
 
     reward_delay: int = 0
 
-    # `reset` sets these. Class attributes, so that a subclass's `__init__` need not call this one.
+    # `reset` sets these. They are class attributes, so that subclasses need not call `__init__`.
     _ended = True
     _step = 0  # the next action's number
     _late: npt.NDArray[Any]  # [reward_delay + 1, ...], rewards that became known in the last step

@@ -114,7 +114,7 @@ class GymBuilder:
 
     @property
     def registered(self) -> Any:
-        """gymnasium's spec of the environment."""
+        """The environment's spec in gymnasium's registry."""
         gymnasium, (module, colon, name) = _import(self.suite), self.name.rpartition(":")
         if not colon:
             return gymnasium.spec(self.name)
@@ -302,7 +302,7 @@ def _import(suite: str) -> Any:
 
 @functools.cache
 def _dm_control_suite() -> Any:
-    """Returns dm_control's suite, imported without a search for a display, which would warn."""
+    """Returns dm_control's suite, imported without looking for a display, which would warn."""
     _require("dm_control")
     unset = "MUJOCO_GL" not in os.environ
     if unset:

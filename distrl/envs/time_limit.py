@@ -1,4 +1,4 @@
-"""A shorter time limit for an environment's episodes, for example in evaluation."""
+"""Shortens the time limit of an environment's episodes, for example for evaluation."""
 
 import dataclasses
 from typing import Any
@@ -12,8 +12,9 @@ def with_time_limit(environment: Any, max_episode_steps: int) -> Any:
     Args:
       environment: a dataclass with a field `max_episode_steps`, as `NativeEnvironment`, or with
         `wrappers`, as one in Python. If it has an `episode_limit`, a shorter one stays.
-      max_episode_steps: counted as the environment's own setting of that name is: steps of the
-        environment itself, joint ones if it has several agents. The last one ends as truncated.
+      max_episode_steps: the limit, counted like the environment's own setting of that name: steps
+        of the environment itself, or joint steps if it has several agents. An episode that reaches
+        it ends as truncated.
 
     Raises:
       ConfigError: the environment has no such setting, or a limit would lose its rewards.
@@ -59,7 +60,7 @@ def _check_rewards(environment: Any, limit: int) -> None:
 
 
 def _known(environment: Any) -> dict[str, Any]:
-    """Returns what the environment has found out, its specs, so that none is built for them."""
+    """Returns the specs that the environment has cached, so that none is built to find them out."""
     fields = _fields(environment)
     return {name: value for name, value in vars(environment).items() if name not in fields}
 

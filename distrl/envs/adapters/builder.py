@@ -63,17 +63,17 @@ def build(builder: Builder, seed: int) -> Any:
 
 
 def call_builder(builder: Builder, seed: int) -> Any:
-    """Returns what the builder makes, with the seed if it takes one."""
+    """Returns what the builder returns; passes the seed if it takes one."""
     kind = _seed_parameter(builder)
     arguments = {"keyword": ((), {"seed": seed}), "position": ((seed,), {}), "": ((), {})}[kind]
     return builder(*arguments[0], **arguments[1])
 
 
 def close_env(env: Any, name: str) -> None:
-    """Closes an environment that was built to be looked at. Args: name: for the log."""
+    """Closes an environment that was built for inspection. Args: name: its name in the log."""
     try:
         env.close()
-    except Exception:  # as in a pool: what it has given was right
+    except Exception:  # as in a pool: what it returned before was right
         LOG.exception("%s: closing it raised", name)
 
 

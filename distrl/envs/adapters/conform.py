@@ -1,4 +1,4 @@
-"""Checks of what one environment returns, fast enough for every step."""
+"""Checks of an environment's return values, fast enough for every step."""
 
 from typing import Any
 
@@ -23,9 +23,9 @@ class SpecViolation(SpecError):
 class LeafCheck:
     """Checks one array.
 
-    The shape must be the spec's, and floats finite. Floats of another width are cast, and so is
-    what the spec's dtype can hold: any integer of its range, and for floats those of few bits.
-    A DiscreteArray's number must be one of its; other bounds are not checked.
+    The shape must be the spec's, and floats finite. Floats of another width are cast, and so are
+    values that the spec's dtype can hold: any integer in its range, and for floats those of few
+    bits. A DiscreteArray's value must be one of its choices; other bounds are not checked.
     """
 
     def __init__(self, name: str, spec: Any, check_finite: bool):
@@ -55,7 +55,7 @@ class LeafCheck:
             raise SpecViolation(
                 f"{self._name}: expected {self._expected()}, got {_show(value, array)}"
             )
-        # The sum of squares is cheap, and small only if all are finite, and stay so in a cast.
+        # The sum of squares is cheap, and small only if all values are finite, also after a cast.
         dtype, given = array.dtype, array
         if self._finite and dtype.kind == "f" and np.vdot(array, array) < self._largest:
             return array if dtype is self._dtype else array.astype(self._dtype, copy=False)
@@ -73,7 +73,7 @@ class LeafCheck:
         """Returns `value` as an array, of whatever shape and dtype; itself if it is one.
 
         Raises:
-          SpecViolation: NumPy makes no array of numbers of it.
+          SpecViolation: NumPy cannot make an array of numbers of it.
         """
         try:
             array = np.asarray(value)
@@ -89,7 +89,7 @@ class LeafCheck:
         return f"{self._dtype}{list(self._shape)}"
 
     def _cast(self, value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Returns the array with the spec's dtype, if that has its values."""
+        """Returns the array with the spec's dtype, if that can hold its values."""
         kind, given = self._dtype.kind, array.dtype.kind
         if kind == "f":
             fits = given == "f" or np.can_cast(array.dtype, self._dtype)
@@ -219,7 +219,7 @@ def not_finite(
     Args:
       name: name of the array, for messages.
       array: the array.
-      given: what was cast to it; None: the same.
+      given: the value that was cast to it; None: the array itself.
     """
     array = np.asarray(array)
     wrong = ~np.isfinite(array)

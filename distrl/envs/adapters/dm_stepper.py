@@ -36,7 +36,7 @@ class DmStepper:
         self._write = spaces.dm_writer(env.action_spec())
 
     def spec(self) -> specs.EnvironmentSpec:
-        """Returns the spec without wrappers; float32 and int32 in the place of 64 bits."""
+        """Returns the spec without wrappers; float32 and int32 instead of 64 bits."""
         return self._spec
 
     def reset(self) -> Step:

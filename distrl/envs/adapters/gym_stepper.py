@@ -26,7 +26,7 @@ class GymStepper:
     the environment's attribute `info_space` (a Dict space).
 
     Attributes:
-      reports_success: the environment's attribute of this name; False without it.
+      reports_success: the environment's attribute of this name; False if it has none.
       inherits_reward: its `reward_space` is that of an environment inside it.
     """
 
@@ -63,7 +63,7 @@ class GymStepper:
         return self._info.has_seen_success
 
     def spec(self) -> specs.EnvironmentSpec:
-        """Returns the spec without wrappers; float32 and int32 in the place of 64 bits."""
+        """Returns the spec without wrappers; float32 and int32 instead of 64 bits."""
         return specs.EnvironmentSpec(
             spaces.space_spec(self._env.observation_space, "observation"),
             spaces.space_spec(self._env.action_space, "action"),

@@ -1,4 +1,4 @@
-"""What an environment declares of its info: success, and the names of a space."""
+"""The parts of an environment's info that are kept: success, and those that it declares."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -63,7 +63,8 @@ class InfoReader:
           first: at an episode's FIRST, where what is missing is 0: infos of resets are often empty.
 
         Raises:
-          SpecError: the info is none, a step's lacks a declared name, or `success` is none.
+          SpecError: the info is no mapping, a step's lacks a declared name, or `success` is no
+            truth value or number.
         """
         if self.spec == ():
             return ()
@@ -92,7 +93,7 @@ def dm_info_spec(declared: Mapping[str, Any], of: str = "") -> Any:
 
     Args:
       declared: specs by name; or ().
-      of: whose it is, for messages, such as " of worker".
+      of: suffix that says whose specs they are, for messages, such as " of worker".
     """
     if not declared:
         return ()
@@ -103,7 +104,7 @@ def dm_info_spec(declared: Mapping[str, Any], of: str = "") -> Any:
 
 
 def dm_info_reader(spec: Any, of: str = "") -> spaces.Reader | None:
-    """Returns the conversion of infos of `dm_info_spec`; None if it is empty. Args: as there."""
+    """Returns the conversion of infos with a spec of `dm_info_spec`; None if that is empty."""
     if not spec:
         return None
     read = spaces.dm_reader(spec, f"env_info{of}")
@@ -119,5 +120,5 @@ def dm_info_reader(spec: Any, of: str = "") -> spaces.Reader | None:
 
 
 def _code(where: str) -> spaces.Reader:
-    """Returns the conversion of what an environment says of success, True or a number, to int8."""
+    """Returns the conversion of an environment's `success`, a truth value or a number, to int8."""
     return lambda said: specs.success_code(said, where)

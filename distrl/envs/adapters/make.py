@@ -1,4 +1,4 @@
-"""Steppers of environments of any library, and their specs."""
+"""Builds steppers of any library's environments, and finds out their specs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def environment_spec(
     Args:
       builder: see `PythonEnvironment`.
       name: name of the environment, for messages.
-      wrappers: its wrappers; the spec is the one behind them.
+      wrappers: the environment's wrappers; the spec is the one behind them.
       check_finite: refuse NaN and infinity.
 
     Raises:
@@ -86,7 +86,7 @@ def environment_spec(
                 and adapter.inherits_reward
                 and not np.ndim(second.reward)
             ):
-                # A wrapper may make one number of the vector that is declared inside it.
+                # A wrapper may make one number of the vector that its environment declares.
                 spec = spec._replace(reward=dm_specs.Array((), np.float32, "reward"))
             RewardCheck(spec.reward, check_finite)(second.reward)
         if isinstance(adapter, GymStepper) and not (

@@ -24,7 +24,7 @@ _NARROW = {
     np.dtype(np.uint64): np.dtype(np.uint32),
 }
 _LARGEST = np.finfo(np.float32).max
-# The usual types of arrays and numbers: to look for one takes less time than `isinstance`.
+# The usual types of arrays and numbers: looking up a type takes less time than `isinstance`.
 _USUAL = (np.ndarray, int, float, np.int64, np.float64, np.int32, np.float32)
 _KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 
@@ -119,9 +119,9 @@ def array_spec(shape: Any, dtype: Any, low: Any, high: Any, name: str) -> dm_spe
 
 
 def starts(space: Any) -> Nest:
-    """Returns what distrl's values have to be raised by to be those of a gymnasium space.
+    """Returns what has to be added to distrl's values to get those of a gymnasium space.
 
-    A nest as of `space_spec` with an int, or int32 array, in the place of each spec.
+    A nest like that of `space_spec`, with an int or int32 array instead of each spec.
     """
     kind = _kind(space)
     if kind == "Dict":
@@ -136,12 +136,12 @@ def starts(space: Any) -> Nest:
 def reader(space: Any, where: str) -> Reader:
     """Returns the conversion of a gymnasium space's values to distrl's.
 
-    What it returns has the structure of `space_spec`, with an array or a number at each leaf, of
-    which a list makes one. Their shapes and dtypes are left to be checked.
+    Its results have the structure of `space_spec`, with an array or a number at each leaf; a list
+    becomes an array. Their shapes and dtypes are not checked here.
 
-    It raises SpecViolation for another structure, for what no array can be made of, and for
-    numbers that a MultiDiscrete or MultiBinary lacks: its spec is that of a Box of integers, whose
-    bounds are not checked.
+    It raises SpecViolation for another structure, for values that cannot become an array, and for
+    numbers that a MultiDiscrete or MultiBinary does not have: its spec is that of a Box of
+    integers, whose bounds are not checked.
     """
     kind = _kind(space)
     if kind == "Discrete" and starts(space):
@@ -214,7 +214,7 @@ def dm_writer(spec: Any) -> Writer:
         return lambda action: {name: part(action[name]) for name, part in parts.items()}
     if isinstance(spec, (list, tuple)):
         rows = [dm_writer(v) for v in spec]
-        make = getattr(type(spec), "_make", type(spec))  # of a named tuple
+        make = getattr(type(spec), "_make", type(spec))  # a named tuple has `_make`
         return lambda action: make(part(a) for part, a in zip(rows, action, strict=True))
     dtype = np.dtype(spec.dtype)
     if not spec.shape:
@@ -250,7 +250,7 @@ def _discrete_reader(space: Any, where: str) -> Reader:
         if type(value) is int:
             return value - start
         given = array(value)
-        # Numbers of Python: those of a small dtype could not hold the difference.
+        # Python's numbers, since a small dtype may not hold the difference.
         return given.item() - start if given.ndim == 0 and given.dtype.kind in "iub" else given
 
     return read
@@ -265,7 +265,7 @@ def _bounded_reader(space: Any, where: str) -> Reader:
 
     def read(value: Any) -> Nest:
         array = check(value - start if raised else value)
-        # All count from 0, and without a sign what is below it is beyond the upper bounds.
+        # All count from 0; as unsigned numbers, negative ones are above the upper bounds.
         if np.count_nonzero(array.view(unsigned) > high):
             specs.check_integers(array, spec, start, where)  # raises
         return array

@@ -91,7 +91,7 @@ def wrap(stepper: Stepper, spec: specs.EnvironmentSpec, config: WrapperConfig) -
 
     Args:
       stepper: one environment.
-      spec: its own, before `wrapped_spec`.
+      spec: the environment's spec, before `wrapped_spec`.
       config: the wrappers.
     """
     if config.post_process is not None:
@@ -136,7 +136,7 @@ class PostProcess(_Wrapper):
         """Args:
         stepper: the stepper to wrap.
         function: see `WrapperConfig.post_process`.
-        spec: of the environment.
+        spec: the environment's spec.
         """
         super().__init__(stepper)
         self._function, self._spec = function, spec
@@ -165,7 +165,7 @@ class PostProcess(_Wrapper):
         specs.check(converted, spec.action, (), _POST_PROCESS)
         lowered = specs.raised(converted, spec.action_start, -1)
         specs.check_integers(lowered, spec.action, spec.action_start, _POST_PROCESS)
-        # Not the converted floats: an environment of 64 bits gets all of them.
+        # The given floats, not the converted ones: an environment of 64 bits gets all 64.
         arrays = jax.tree.map(lambda _, leaf: np.asarray(leaf), converted, given)
         return specs.raised(arrays, spec.action_start, -1)
 
@@ -210,7 +210,7 @@ class ActionRepeat(_Wrapper):
         reward: Any = 0.0
         time_steps = 0
         for left in range(self._repeats - 1, -1, -1):
-            # Whoever gets an action may change it in place.
+            # An environment may change an action in place.
             step = self._stepper.step(_copied(action) if left else action)
             reward = reward + step.reward
             time_steps += (step.env_info or {}).get("time_steps", 1)
@@ -229,11 +229,11 @@ class StackFrames(_Wrapper):
         """Args:
         stepper: the stepper to wrap.
         frames: number of observations.
-        spec: of one observation.
+        spec: spec of one observation.
         """
         super().__init__(stepper)
         self._frames = frames
-        # A stack of numbers no longer says which of them its spec has. Pools look for NaN.
+        # The spec of a stack no longer says which numbers are legal. Pools look for NaN.
         self._check = NestCheck("observation", spec, False)
         self._structure = jax.tree.structure(specs.struct(spec))
         self._stack: list[npt.NDArray[Any]] = []

@@ -1,1 +1,1 @@
-"""Environments with several agents, as pools of one stream per agent and environment."""
+"""Environments with several agents, and pools with one stream per agent and environment."""

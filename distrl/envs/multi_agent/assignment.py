@@ -16,7 +16,7 @@ class Episode(NamedTuple):
 
     Attributes:
       environment: the environment's number, unique in the program.
-      number: of the episode in this environment, from 0 in each life of its actor.
+      number: the episode's number in this environment, from 0 in each life of its actor.
     """
 
     environment: int

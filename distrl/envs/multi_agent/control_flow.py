@@ -25,9 +25,9 @@ class Act(NamedTuple):
     """Asks an agent for an action.
 
     Attributes:
-      agent: its id.
+      agent: the agent's id.
       observation: as declared by the agent's spec.
-      reward: for its previous action in its episode; ignored at the first one.
+      reward: the reward for its previous action in its episode; ignored at the first one.
       env_info: as declared by the agent's spec.
     """
 
@@ -41,9 +41,9 @@ class End(NamedTuple):
     """Ends an agent's episode; its next `Act` begins another one.
 
     Attributes:
-      agent: its id.
-      observation: the final one.
-      reward: for its last action.
+      agent: the agent's id.
+      observation: the final observation.
+      reward: the reward for its last action.
       truncated: whether a limit cut the episode, so that the final observation's value counts.
       env_info: as declared by the agent's spec.
     """
@@ -108,7 +108,7 @@ class ControlFlowStepper:
         self._request: list[Act | End] = []  # what the generator waits for
         self._single = False  # whether it yielded one, not a list
         self._acting: list[str] = []  # agents of the last joint step that were asked
-        self._answers: dict[str, Nest] = {}  # to the request, by agent
+        self._answers: dict[str, Nest] = {}  # answers to the request, by agent
         self._open: set[str] = set()  # agents whose episode has begun
         self._over = False  # whether the generator has returned
 
@@ -208,7 +208,7 @@ class ControlFlowStepper:
 
 
 def _narrowed(agent: str, spec: specs.EnvironmentSpec) -> specs.EnvironmentSpec:
-    """Returns an agent's spec with float32 and int32 in the place of 64 bits."""
+    """Returns an agent's spec with float32 and int32 instead of 64 bits."""
     return spec._replace(
         observation=spaces.dm_spec(spec.observation, f"observation of {agent}"),
         action=spaces.dm_spec(spec.action, f"action of {agent}"),
@@ -217,5 +217,5 @@ def _narrowed(agent: str, spec: specs.EnvironmentSpec) -> specs.EnvironmentSpec:
 
 
 def _copied(nest: Nest) -> Nest:
-    """Returns a nest that stays as it is: the generator runs on, and may reuse its arrays."""
+    """Returns a copy of a nest: the generator, which keeps running, may reuse its arrays."""
     return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, nest)

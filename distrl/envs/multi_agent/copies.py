@@ -1,4 +1,4 @@
-"""Copies of an environment with one agent, as an environment with an agent in each."""
+"""Copies of a single-agent environment as one environment, with an agent in each copy."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -60,12 +60,12 @@ class Copies(SeveralAgents):
 
     @property
     def return_threshold(self) -> float | None:
-        """The environment's."""
+        """The environment's return threshold."""
         return getattr(self.environment, "return_threshold", None)
 
     @property
     def episode_limit(self) -> int | None:
-        """The environment's."""
+        """The environment's limit of an episode's steps."""
         return getattr(self.environment, "episode_limit", None)
 
     def agents(self) -> JointSpec:
@@ -105,7 +105,7 @@ class CopiesPool(AgentPool):
     def __init__(
         self, pool: Pool, spec: JointSpec, assignment: Assignment, first_environment: int = 0
     ):
-        """Args: see `AgentPool`; no function chooses the policies."""
+        """Args: see `AgentPool`; `assignment` must be fixed."""
         assert assignment.fixed is not None
         self.pool = pool
         self._first = first_environment

@@ -38,21 +38,21 @@ class SeveralAgents(abc.ABC):
 
     @abc.abstractmethod
     def spec(self) -> specs.EnvironmentSpec:
-        """See `Environment`: of what a pool steps."""
+        """See `Environment`: the spec of what a pool steps."""
 
     @abc.abstractmethod
     def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
         """See `Environment`."""
 
     def agent_pool(self, pool: Pool, assignment: Assignment, first_environment: int) -> AgentPool:
-        """Returns a pool of `make_pool` as the streams of the agents; see `AgentPool`."""
+        """Returns the agents' streams of a pool that `make_pool` made; see `AgentPool`."""
         return AgentPool(pool, self.agents(), assignment, first_environment)
 
 
 def steps_per_env_step(environment: object, agents: Sequence[str]) -> float:
     """Returns the time steps that some agents have in an environment step: 1 if it has one agent.
 
-    Of agents with an order of their own, in a `ControlFlow`, it is the most that they can have.
+    In a `ControlFlow`, whose agents act in an order of their own, this is the maximum.
     """
     if not isinstance(environment, SeveralAgents):
         return 1.0
@@ -70,8 +70,8 @@ class MultiAgentEnvironment(SeveralAgents):
         `seed`, or one required parameter; otherwise without arguments. A PettingZoo environment
         also gets the seed in its first `reset`.
       name: name for messages and run folders; the builder's name unless given.
-      wrappers: `clip_actions` and `max_episode_steps` (joint steps; not of a `ControlFlow`) hold
-        for such environments too.
+      wrappers: only `clip_actions` and `max_episode_steps` (in joint steps; not for a
+        `ControlFlow`) can be set.
       pool: how several environments are stepped, and what happens if one misbehaves.
       return_threshold: mean return at which the environment counts as solved; None: unknown.
     """
@@ -127,12 +127,12 @@ class MultiAgentEnvironment(SeveralAgents):
         stepper, wrappers = self._make_adapter(seed), self.wrappers
         if isinstance(
             stepper, TurnStepper
-        ):  # has the limit itself: agents that wait end there, too
+        ):  # it has the limit itself: agents that wait end there, too
             wrappers = dataclasses.replace(wrappers, max_episode_steps=None)
         return wrap(stepper, self.spec(), wrappers)
 
     def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
-        """See `Environment`. It steps joint steps, of which `AgentPool` makes the agents'."""
+        """See `Environment`. It steps joint steps, which `AgentPool` splits by agent."""
         return self.pool.pool_class()(self, num_envs, wait_num, seeds)
 
     def _make_adapter(self, seed: int) -> "ParallelStepper | TurnStepper | ControlFlowStepper":

@@ -86,7 +86,7 @@ class JointSpec:
         )
 
     def _starts(self, part: str) -> Nest:
-        """Returns the agents' starts of a part; None if no agent has any."""
+        """Returns the agents' `start` values of a part; None if no agent has any."""
         starts = {agent: getattr(spec, f"{part}_start") for agent, spec in self.agents.items()}
         if all(start is None for start in starts.values()):
             return None
@@ -98,10 +98,9 @@ class JointSpec:
 
 
 class JointSteps:
-    """Makes joint steps of agents' time steps.
+    """Combines agents' time steps into joint steps.
 
-    The observation and info of an agent without a time step are its last ones, and zeros before its
-    first.
+    An agent without a time step has its last observation and info, and zeros before its first step.
     """
 
     def __init__(self, spec: JointSpec):
@@ -177,7 +176,7 @@ class AgentConversion:
 
     def __init__(self, agent: str, observation_space: Any, action_space: Any, info: InfoReader):
         """Args:
-        agent: its id.
+        agent: the agent's id.
         observation_space, action_space: gymnasium's spaces.
         info: reads its info.
         """

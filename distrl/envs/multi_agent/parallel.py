@@ -84,10 +84,10 @@ class ParallelStepper:
 
 
 def _dicts(function: str, answer: Any, names: Sequence[str]) -> tuple[Any, ...]:
-    """Returns what a function of the environment has given: dicts by agent.
+    """Returns the dicts by agent that a function of the environment returned.
 
     Raises:
-      SpecError: it has given something else.
+      SpecError: it returned something else.
     """
     parts = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
     if len(parts) != len(names) or not all(isinstance(part, Mapping) for part in parts):
@@ -99,10 +99,10 @@ def _dicts(function: str, answer: Any, names: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _of(agent: str, values: Any, name: str) -> Any:
-    """Returns an agent's part of what the environment has given.
+    """Returns an agent's part of what the environment returned.
 
     Raises:
-      SpecError: it has none.
+      SpecError: there is none.
     """
     if agent not in values:
         raise SpecError(

@@ -11,7 +11,7 @@ from distrl.errors import ConfigError
 from distrl.runtime.traceback_text import one_line
 
 PACKAGES = {"pettingzoo": "pettingzoo", "mpe2": "mpe2"}
-"""By prefix of a name, what to install."""
+"""What to install, by the prefix of a name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class PettingZooBuilder:
             raise ConfigError(f"environment: {self.module} cannot be made: {error}") from error
         except ImportError as error:
             text = one_line(error)
-            if isinstance(error, ModuleNotFoundError):  # others say themselves what is missing
+            if isinstance(error, ModuleNotFoundError):  # other errors say what is missing
                 text += f": pip install {error.name}"
             raise ConfigError(f"environment: {self.module} cannot be made: {text}") from error
 

@@ -61,14 +61,14 @@ class AgentPool:
             self._policy[:] = assignment.fixed
         self.step_types = np.zeros(pool.num_envs, np.int64)
         self._episodes = np.full(pool.num_envs, -1, np.int64)
-        # Each agent's last one. Nobody takes those of agents that do not act, but pools check them.
+        # Each agent's last action. Those of idle agents are ignored, but pools check them.
         self._action = any_action(spec.joint().action, pool.num_envs)
         self._columns = {
             name: np.array([self._agents.index(a) for a in assignment.agents_of(name)])
             for name in assignment.policies
         }
         self._rows: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
-        self._environments = pool.env_ids  # of the last joint steps
+        self._environments = pool.env_ids  # environments of the last joint steps
 
     def program_ids(self) -> dict[str, npt.NDArray[np.int32]]:
         """Returns the ids in the program of this pool's streams, int32 `[num_streams]` by policy.
@@ -96,7 +96,7 @@ class AgentPool:
 
     @property
     def episode_numbers(self) -> npt.NDArray[np.int64]:
-        """See above; a copy."""
+        """A copy of the episode numbers; see the class."""
         return self._episodes.copy()
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""EnvPool's library: its import, its environments, and the names in its states."""
+"""Access to the EnvPool library: its import, its environments, and the names in its states."""
 
 import contextlib
 import functools
@@ -6,7 +6,7 @@ import io
 import warnings
 from typing import Any
 
-# EnvPool's info that every environment has, and that describes the pool.
+# Names in EnvPool's info that every environment has, and that describe the pool.
 _COMMON_INFO = ("info:env_id", "info:players.env_id")
 _SUCCESS = ("info:success", "info:is_success")
 

@@ -1,4 +1,4 @@
-"""Descriptors, signals and the exit of forked processes."""
+"""What forked processes do with inherited descriptors and signals, and how they exit."""
 
 import math
 import os
@@ -63,7 +63,7 @@ def kill_group(pid: int) -> None:
 
 
 def do_nothing(number: int, frame: object) -> None:
-    """Ignores a signal, other than SIG_IGN not in the programs that an environment starts."""
+    """Ignores a signal, but not in programs that an environment starts, which SIG_IGN would."""
 
 
 def ignore_signals() -> None:

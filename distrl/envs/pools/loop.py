@@ -29,8 +29,8 @@ class LoopPool(PythonPool):
 
     A hung thread cannot be interrupted: if a step takes longer than `step_timeout`, a watchdog
     prints the message with this thread's stack and ends the process with status 1, unless a
-    debugger runs in that step. An environment that ends its process (`os._exit`, a crash) ends
-    this one, as with "threads" and other than with "processes".
+    debugger runs in that step. An environment that ends its process (`os._exit`, a crash) ends this
+    one, as with "threads" and unlike with "processes".
     """
 
     def __init__(self, environment: Any, num_envs: int, wait_num: int, seeds: Sequence[int]):
@@ -82,10 +82,10 @@ class LoopPool(PythonPool):
 
 
 def _faults() -> tuple[type[BaseException], ...]:
-    """Returns the exceptions that count as an environment's.
+    """Returns the exceptions that count as an environment's fault.
 
     In the main thread of a script that handles signals itself, SystemExit and KeyboardInterrupt may
-    be the user's Ctrl-C. Under distrl's commands no signal handler raises, so they are none.
+    be the user's Ctrl-C. Under distrl's commands no signal handler raises: there they are faults.
     """
     handler = signal.getsignal(signal.SIGINT)
     ours = handler == signal.SIG_IGN or str(getattr(handler, "__module__", "")).startswith("distrl")

@@ -97,7 +97,7 @@ class NativePool(Pool):
         self._any_cut = False
         self._steps_to_limit = 0  # until then no environment can be at the limit
         # Atari, classic control, toy text, Box2D and gymnasium's MuJoCo give 0 at FIRST; others
-        # (dm_control's, Meta-World's) an arbitrary value.
+        # (dm_control, Meta-World) give an arbitrary value.
         self._stale_rewards = not clean_rewards
         self._check_finite = check_finite
         self._failure: str | None = None

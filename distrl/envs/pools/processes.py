@@ -208,10 +208,10 @@ class ProcessPool(PythonPool):
 def _main(
     environment: Any, slots: PoolSlots, reports: int, eager: bool
 ) -> Callable[[int, int], None]:
-    """Returns the main function of worker processes. It has no reference to the pool."""
+    """Returns the main function of worker processes, which has no reference to the pool."""
 
     def main(index: int, commands: int) -> None:
-        seed = slots.seed(index)  # its first environment's: workers draw different numbers
+        seed = slots.seed(index)  # the first environment's seed: workers draw different numbers
         random.seed(seed)
         np.random.seed(seed)
         if environment.pool.pin_workers:

@@ -65,7 +65,7 @@ class PythonPool(Pool):
         self._both_rows = 2 * np.arange(num_envs, dtype=np.int32) + num_envs
         self._in_workers = np.zeros(num_envs, bool)  # sent, and not yet received
         self._ready: list[int] = []  # rows, in order of arrival
-        self._lost: set[int] = set()  # lost in an open episode, which the caller has yet to learn
+        self._lost: set[int] = set()  # lost in an open episode, which the caller does not know yet
         self._began = 0.0  # when the newest step began that `_note_progress` has seen
         self._budget = self._config.max_restarts
         self._failure: str | None = None
@@ -147,10 +147,10 @@ class PythonPool(Pool):
         return step_type, reward, discount, observation, env_ids, info
 
     def _note_progress(self) -> None:
-        """Has the node's heartbeat tick if an environment's step has begun since the last call.
+        """Ticks the node's heartbeat if an environment's step has begun since the last call.
 
         Each step has its own limit, and the node makes progress from one to the next, however many
-        of them a `recv` needs. To be called by `_wait`, about every `tick` seconds.
+        of them a `recv` needs. `_wait` must call this about every `tick` seconds.
         """
         began = float(self._slots.times[:, STARTED].max())
         if began != self._began:
@@ -230,7 +230,7 @@ class PythonPool(Pool):
         return [row for row in rows if row not in back]
 
     def _dispatch(self, rows: npt.NDArray[Any]) -> None:
-        """Tells the workers to step or reset the environments of `rows`, int32."""
+        """Makes the workers step or reset the environments of `rows`, int32."""
         count = self._num_workers
         if count == 1:
             self._assign(0, rows)
@@ -243,13 +243,13 @@ class PythonPool(Pool):
 
     @abc.abstractmethod
     def _assign(self, index: int, rows: npt.NDArray[Any]) -> None:
-        """Tells worker `index` to step or reset the environments of `rows`, int32."""
+        """Makes worker `index` step or reset the environments of `rows`, int32."""
 
     @abc.abstractmethod
     def _wait(self, count: int) -> list[int]:
         """Waits for steps and returns their rows, `-1 - row` for faults; [] if none came.
 
-        It returns after `tick` seconds at the latest, or when the step ends that it runs then.
+        It returns after `tick` seconds at the latest, or when a step that it runs then ends.
 
         Args:
           count: number of rows that `recv` still needs.
@@ -262,10 +262,10 @@ def workers_for(num_workers: int | None, num_envs: int) -> int:
 
 
 def tick(step_timeout: float) -> float:
-    """Returns the seconds between two looks at how far the environments are."""
+    """Returns the seconds between two checks of how far the environments are."""
     return min(step_timeout / 4, 1.0)
 
 
 def hung(where: str, limit: float) -> str:
-    """Returns the message of a hang. Args: where: the environment, as `PoolSlots.where` says."""
+    """Returns the message of a hang. Args: where: the result of `PoolSlots.where`."""
     return f"{where}: hung; its step or reset did not end within step_timeout={limit:g} s"

@@ -24,10 +24,9 @@ _CLOSE_TIMEOUT = 2.0  # seconds
 class ThreadPool(PythonPool):
     """A pool for environments that wait (for a network, a device, ...) or release the GIL.
 
-    The thread of a hung environment is abandoned, and can write nothing any more; a new thread
-    takes over its other environments. An environment that ends its process (`os._exit`, a crash)
-    ends this one, and one that hangs while it holds the GIL stops it; neither happens with
-    "processes".
+    The thread of a hung environment is abandoned and can no longer write; a new thread takes over
+    its other environments. An environment that ends its process (`os._exit`, a crash) ends this
+    one, and one that hangs while it holds the GIL stops it; neither happens with "processes".
     """
 
     def __init__(self, environment: Any, num_envs: int, wait_num: int, seeds: Sequence[int]):
@@ -104,7 +103,7 @@ class ThreadPool(PythonPool):
 
 
 def _stop(slots: PoolSlots, threads: "list[_Thread]") -> None:
-    """Tells the threads to close their environments and end; also if nobody closes the pool."""
+    """Makes the threads close their environments and end; also runs if nobody closes the pool."""
     slots.closing[0] = 1
     for thread in threads:
         thread.commands.put(None)

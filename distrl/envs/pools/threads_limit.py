@@ -29,7 +29,7 @@ def apply(count: int) -> None:
     try:
         import threadpoolctl
     except ImportError:
-        pass  # the variables alone, then
+        pass  # then only the variables
     else:
         threadpoolctl.threadpool_limits(count)
     if "torch" in sys.modules:

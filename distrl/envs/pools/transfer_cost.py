@@ -1,4 +1,4 @@
-"""Whether a process pool costs more than it saves."""
+"""Measures whether a process pool costs more than it saves."""
 
 import time
 
@@ -28,7 +28,7 @@ class TransferCost:
         self._spent += time.perf_counter() - self._entered
 
     def is_complete(self, received: int) -> bool:
-        """Counts a `recv` of so many steps. Returns whether the measurement is complete."""
+        """Counts a `recv` of `received` steps. Returns whether the measurement is complete."""
         self._calls += 1
         self._steps += received
         if self._calls not in (self.SKIP, self.SKIP + self.COUNT):

@@ -174,7 +174,7 @@ class Worker:
         return env
 
     def _action(self, env_id: int) -> Any:
-        """Returns a copy of an environment's action: it may keep it, and the slot will change."""
+        """Returns a copy of an environment's action, which it may keep while the slot changes."""
         leaves = [leaf[env_id] if leaf.ndim == 1 else leaf[env_id].copy()
                   for leaf in self._slots.action]  # fmt: skip
         return leaves[0] if self._single_action else self._slots.action_nest(leaves)

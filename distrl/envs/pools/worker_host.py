@@ -39,7 +39,7 @@ _STACK_TIMEOUT, _STACK_PAUSE = 1.0, 0.1  # seconds: for a stack to begin, and be
 _OOM_SCORE = 300  # a worker can be restarted, and its program should survive it
 
 Main = Callable[[int, int], None]
-"""A worker's main function, of its index and the descriptor of its command pipe."""
+"""A worker's main function; takes its index and the descriptor of its command pipe."""
 
 
 class HostDied(Exception):
@@ -70,7 +70,7 @@ class WorkerHost:
             stream.flush()
         _warn_of_jax()
         with warnings.catch_warnings():
-            # Python's and JAX's, about threads that do not exist in the copy.
+            # Warnings of Python and JAX about threads that do not exist in the copy.
             warnings.simplefilter("ignore")
             self.pid = os.fork()
         if self.pid == 0:
@@ -176,7 +176,7 @@ class _HostProcess:
         signal.signal(signal.SIGCHLD, do_nothing)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         prepare()
-        gc.freeze()  # copied objects are never collected here, so that no finaliser of them runs
+        gc.freeze()  # copied objects are never collected here, so that their finalisers do not run
         try:
             while os.getppid() == self._parent:
                 ready = readable(_ORPHAN_CHECK, control, self._woken)

@@ -1,1 +1,1 @@
-"""Pictures of environments while they are stepped."""
+"""Takes pictures of environments while they are stepped."""

@@ -71,7 +71,7 @@ class _TwoPools(Pool):
     picture: Any = None
 
     def __init__(self, pool: Pool, twin: Pool):
-        # The two clip actions themselves, or are told not to.
+        # The two clip actions themselves, unless they are set not to.
         super().__init__(pool.name, pool.spec, pool.num_envs, pool.wait_num, clip_actions=False)
         self._pool, self._twin = pool, twin
 
@@ -104,7 +104,7 @@ class _TwoPools(Pool):
 def in_python(environment: NativeEnvironment) -> PythonEnvironment | None:
     """Returns gymnasium's or dm_control's environment with the same spaces; None: there is none.
 
-    It is the one of the same name, else the newest version of it.
+    It is the one of the same name, else the newest version of that.
 
     Raises:
       ConfigError: it does not take an option that EnvPool's environment was given.
@@ -118,7 +118,7 @@ def in_python(environment: NativeEnvironment) -> PythonEnvironment | None:
         except ConfigError as error:
             if environment.options and "unexpected keyword" in str(error):
                 raise
-            continue  # its package is missing, or it is of MuJoCo's old binding
+            continue  # its package is missing, or it needs MuJoCo's old binding
         if same:
             assert isinstance(candidate, PythonEnvironment)
             return candidate

@@ -18,12 +18,12 @@ _LEAST = 16  # pixels of a side; smaller ones are grids of symbols, such as Mini
 
 
 def checked(picture: Any, name: str) -> Picture:
-    """Returns what an environment's `render` gave. Args: name: the environment's, for messages.
+    """Returns the checked result of a `render`. Args: name: the environment's name, for messages.
 
     Raises:
       ConfigError: it is no picture.
     """
-    if isinstance(picture, (list, tuple)) and picture:  # gymnasium's lists since the last call
+    if isinstance(picture, (list, tuple)) and picture:  # gymnasium's pictures since the last call
         picture = picture[-1]
     array = np.asarray(picture)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:

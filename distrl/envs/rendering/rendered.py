@@ -1,4 +1,4 @@
-"""An environment, made so that pictures of it can be taken while it is stepped."""
+"""Makes environments of which pictures can be taken while they are stepped."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ PICTURES, WINDOW = "rgb_array", "human"
 """Modes: pictures for the caller, or a window of the environment's own; gymnasium's names."""
 
 _FPS = 30.0
-_HEIGHT, _WIDTH = 360, 480  # of dm_control's pictures, within the buffer that its models have
+_HEIGHT, _WIDTH = 360, 480  # size of dm_control's pictures, within its models' buffer
 _OWN = (GymBuilder, DmControlBuilder, PettingZooBuilder)
 
 
@@ -33,7 +33,7 @@ class Rendered(NamedTuple):
     Attributes:
       environment: steps as the one that it is made from, unless `note` says otherwise.
       picture: returns the picture of the pool's environment; takes its newest time step,
-        `[1, ...]`, None of several agents.
+        `[1, ...]`, or None with several agents.
       fps: returns how many steps take a second in the environment's own time.
       note: what the user should know about the pictures; may be empty.
     """
@@ -54,7 +54,7 @@ def rendered(environment: Environment, mode: str = PICTURES) -> Rendered:
       mode: see above.
 
     Raises:
-      ConfigError: there are none of it.
+      ConfigError: it has no pictures.
     """
     if isinstance(environment, (PythonEnvironment, MultiAgentEnvironment)):
         return _of_python(environment, mode)
@@ -92,7 +92,7 @@ def _of_python(environment: PythonEnvironment | MultiAgentEnvironment, mode: str
 
 
 def _with_mode(builder: Callable[..., Any], mode: str, name: str) -> Callable[..., Any]:
-    """Returns a builder of environments that draw. Args: name: for messages."""
+    """Returns a builder of environments that draw. Args: name: the name in messages."""
     if isinstance(builder, (GymBuilder, PettingZooBuilder)):
         options = {**dict(builder.options), "render_mode": mode}
         return dataclasses.replace(builder, options=tuple(options.items()))
@@ -106,7 +106,7 @@ def _with_mode(builder: Callable[..., Any], mode: str, name: str) -> Callable[..
 
 
 def _has_window(builder: Callable[..., Any], name: str) -> bool:
-    """Returns whether a builder's environments declare a window; they may refuse to be asked."""
+    """Returns whether a builder's environments declare a window; building one may raise."""
     env = call_builder(builder, 0)
     modes = (getattr(env, "metadata", None) or {}).get("render_modes") or ()
     close_env(env, name)
@@ -128,13 +128,13 @@ class _Keeper:
     def picture(self, timestep: TimeStep | None) -> Picture:
         """See `Rendered`."""
         del timestep
-        if not isinstance(self._builder, _OWN):  # an exception of the user's own is the user's
+        if not isinstance(self._builder, _OWN):  # the user's own exceptions are passed on
             return checked(self._draw(), self._name)
         try:
             return checked(self._draw(), self._name)
         except ConfigError:
             raise
-        except Exception as error:  # of any kind: a display, a driver or a package is missing
+        except Exception as error:  # any type: a display, a driver or a package is missing
             line = f"{type(error).__name__}: {error}".splitlines()[0]
             hint = ""
             if any("mujoco" in base.__module__ for base in type(self._bare()).__mro__):
@@ -170,6 +170,6 @@ class _Keeper:
 
 
 def _inherits_render(env: Any) -> bool:
-    """Returns whether an environment has only the `render` of a library's base class."""
+    """Returns whether an environment only has the `render` of a library's base class."""
     module = getattr(getattr(type(env), "render", None), "__module__", None)
     return module in ("gymnasium.core", "gym.core", "pettingzoo.utils.env")
