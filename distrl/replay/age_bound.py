@@ -1,8 +1,8 @@
 """A bound on the age of what the learner consumes, for every kind of table.
 
 The age of an unroll is the learner's version, at the moment of the update, minus the oldest version
-that chose one of its T actions. It is checked there and not before, as unrolls get older while they
-wait: so the bound is exact, wherever they come from.
+that chose one of its T actions. It is checked then and not before, since unrolls get older while
+they wait: so the bound is exact, wherever they come from.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class AgeBound(ReplayReader):
         self._replay = replay
         self._max_lag = min(max_lag, LARGEST_LAG)
         self._version = version
-        self._size = 0  # unrolls of a batch, once the first has come
+        self._size = 0  # unrolls of a batch; 0 before the first batch
         self._held: Sample | None = None  # young unrolls, fewer or more than a batch
         self._cleared = 0  # nothing older than this version is left at the front of the table
         self._youngest = LARGEST_LAG  # age of the youngest that was dropped since a young one came
@@ -58,7 +58,7 @@ class AgeBound(ReplayReader):
         """See `ReplayReader`.
 
         Raises:
-          DeadlineExceeded: also if for as long all unrolls that came were too old.
+          DeadlineExceeded: also if all unrolls that came within the timeout were too old.
         """
         dropped, deadline = self.dropped, Deadline(_plain(timeout))
         self._youngest = LARGEST_LAG
@@ -167,7 +167,7 @@ def _by_field(trajectory: Trajectory, function: Callable[..., Any], *more: Traje
 
 
 def _plain(limit: float | None) -> float | None:
-    """Returns a limit that is not put off by those who work, if all that they make is too old."""
+    """Returns a limit that others' progress does not extend: all that they make may be too old."""
     if isinstance(limit, Unless):
         return Unless(float(limit.limit), limit.ended)
     return None if limit is None else float(limit)

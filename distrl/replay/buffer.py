@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import SpecError
-from distrl.replay.config import ReplayConfig as ReplayConfig  # documented under this name as well
+from distrl.replay.config import ReplayConfig as ReplayConfig  # documented under this name, too
 from distrl.replay.insert_priorities import are_priorities
 from distrl.replay.table.info import TableInfo
 from distrl.types import Inference, Sample, TimeStep
@@ -127,7 +127,7 @@ class ReplayReader(abc.ABC):
 
     @abc.abstractmethod
     def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
-        """Removes unrolls that no one will learn from any more from a table with sampling.
+        """Removes unrolls that are no longer learned from, from a table with sampling.
 
         A table in this process or in shared memory removes its oldest unrolls as long as they have
         an action that was chosen before version `oldest`; of those that remain, a prioritized one
@@ -152,7 +152,7 @@ class ReplayReader(abc.ABC):
 
 
 class ReplayAdministration(abc.ABC):
-    """The interface of checkpointer, monitor, and whatever opened the client."""
+    """The interface of the checkpointer, the monitor, and the code that opened the client."""
 
     @abc.abstractmethod
     def info(self) -> TableInfo:

@@ -19,7 +19,7 @@ from distrl.errors import SpecError
 from distrl.types import TIME_FIELDS, Trajectory
 
 _ALIGNMENT = 64  # bytes; a cache line, and XLA's alignment of buffers
-_PIECE_BYTES = 4096  # of the smallest row that `pieces` does not copy
+_PIECE_BYTES = 4096  # size of the smallest row that `pieces` does not copy
 
 
 class Block(NamedTuple):
@@ -131,7 +131,7 @@ class Columns:
           last: an earlier result, which is returned again if it is of the same array and size.
 
         Raises:
-          SpecError: it has another struct, unroll length or size.
+          SpecError: the buffer has another struct, unroll length or size.
         """
         layout = self._layout(size)
         if buffer.nbytes != layout.nbytes or (
@@ -160,7 +160,7 @@ class Columns:
 
         Args:
           store: the unrolls.
-          indices: of those to copy.
+          indices: indices of the unrolls to copy.
           out: the block that they are copied to; None: a new one.
         """
         block = self.allocate(len(indices)) if out is None else out
@@ -181,9 +181,9 @@ class Columns:
         return block.buffer
 
     def pieces(self, block: Block) -> list[npt.NDArray[np.uint8]]:
-        """Returns what `pack` does in pieces, which follow each other: large ones are not copied.
+        """Returns the result of `pack` as consecutive pieces; large pieces are not copied.
 
-        They are views of the block, as far as they are not copies: it must not change meanwhile.
+        Pieces that are not copies are views of the block, which must not change meanwhile.
         """
         if block.buffer is not None:
             return [block.buffer]

@@ -11,12 +11,12 @@ from distrl.replay.columns import Block, Columns
 from distrl.types import Trajectory
 
 PriorityOf = Callable[[Trajectory], Any]
-"""From unrolls `[T + 1, n, ...]`, NumPy arrays, to their priorities `[n]`, 0 or more."""
+"""A function from unrolls `[T + 1, n, ...]`, NumPy arrays, to priorities `[n]`, 0 or more."""
 
 MAX_EXPONENT = 4.0
 MAX_PRIORITY = float(np.finfo(np.float32).max)
-"""With these a float64 has room for the sum of a table's `priority ** priority_exponent`, and for
-each of them that is a float32 above 0."""
+"""Up to this, a float64 can hold the sum of a table's `priority ** priority_exponent`, and each
+term of a float32 above 0."""
 
 
 def are_priorities(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:

@@ -1,18 +1,18 @@
-"""Whether a table fits into this machine's memory, beside what else a run needs."""
+"""Checks that a table fits into this machine's memory, beside what else a run needs."""
 
 from distrl.errors import ConfigError
 from distrl.runtime.host_resources import free_memory, memory_limit
 
 _REST = 1.5e9  # bytes of a run's other processes: each with JAX takes 0.2 to 0.5 GB
-_REST_SHARE = 0.25  # of the memory, at most
+_REST_SHARE = 0.25  # share of the memory that these need at most
 
 
 def check_fits_memory(max_size: int, nbytes: int) -> None:
     """Raises ConfigError if a table can never fit, whatever else runs now.
 
     Args:
-      max_size: its capacity in unrolls.
-      nbytes: its size.
+      max_size: the table's capacity in unrolls.
+      nbytes: the table's size.
     """
     limit = memory_limit()
     rest = _rest(limit)

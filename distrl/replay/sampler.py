@@ -30,7 +30,7 @@ class TableView:
         size: number of unrolls in the table.
         max_size: the table's capacity.
         priorities: float64 `[max_size]`, indexed by key modulo `max_size`; None: it has none.
-        read: returns copies of the unrolls at such indices, int64 `[n]`.
+        read: returns copies of the unrolls at indices, int64 `[n]`: keys modulo `max_size`.
         """
         self._read = read
         self.size = size

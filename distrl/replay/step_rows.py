@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from distrl.replay.columns import Block, Columns
 
-_MOST_BYTES = 4096  # of a step; of larger ones a second copy costs more than writing columns does
-_LEAST_ROWS = 8  # of a window; with fewer, the copy costs more than is saved
+_MOST_BYTES = 4096  # bytes of a step; with more, a second copy costs more than writing columns
+_LEAST_ROWS = 8  # rows of a window; with fewer, the copy costs more than is saved
 
 
 class StepRows:
@@ -21,11 +21,11 @@ class StepRows:
     """
 
     def __init__(self, columns: Columns, size: int):
-        """Args: columns: of an unroll. size: number of streams."""
+        """Args: columns: the columns of an unroll. size: number of streams."""
         self._size = size
         self._nbytes = _step_bytes(columns, size)
         self._memory = bytearray(columns.rows * self._nbytes)
-        self._version: int | None = None  # the last one, and its bytes
+        self._version: int | None = None  # the last version
         self._version_bytes = b""
         views: list[npt.NDArray[Any]] = []
         offset = 0

@@ -17,9 +17,9 @@ class Tee(ReplayWriter):
 
     def __init__(self, writer: ReplayWriter | None, others: Sequence[tuple[ReplayWriter, bool]]):
         """Args:
-        writer: the acting policy's; None: it does not learn.
-        others: the other tasks', which have no recurrent state, each with whether it stores the
-          acting policy's extras.
+        writer: the acting policy's writer; None: it does not learn.
+        others: the writers of the other tasks, which have no recurrent state, each with whether it
+          stores the acting policy's extras.
         """
         self._writer = writer
         self._others = list(others)

@@ -42,7 +42,7 @@ class Unroller:
         self._struct = struct
         self._last = unroll_length
         self._period = unroll_length if period is None else period
-        # The rows of a finished window with which the next one begins, and their rows there.
+        # The rows of a finished window with which the next window begins, and their rows there.
         self._overlap: int | slice = unroll_length
         self._start: int | slice = 0
         if self._period < unroll_length:
@@ -60,7 +60,7 @@ class Unroller:
         self._life_column = times + states + 1
         self._specs: dict[int, list[tuple[tuple[int, ...], np.dtype[Any]]]] = {}
         # In lockstep:
-        self._key: bytes | None = None  # the ids of every call so far
+        self._key: bytes | None = None  # the ids, which were the same in every call so far
         self._ids = np.zeros(0, np.int32)
         self._block = Block([], 0)
         self._rows: StepRows | None = None  # the block's, if its steps are small

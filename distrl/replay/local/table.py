@@ -57,7 +57,7 @@ class LocalTable:
         self._has_samples = threading.Condition(lock)
 
     def check_client(self, config: ReplayConfig, batch_size: int) -> None:
-        """Raises ConfigError if settings of a client are not the table's."""
+        """Raises ConfigError if a client's settings differ from the table's."""
         reconfigure.check_client(self._name, self._config, self._batch_size, config, batch_size)
 
     def insert(self, block: Block, stop: threading.Event | None, timeout: float) -> None:

@@ -1,1 +1,1 @@
-"""What clients of servers have in common, Reverb's and our own: shards and sampling ahead."""
+"""What clients of Reverb servers and of our own servers share: shards and sampling ahead."""

@@ -24,7 +24,7 @@ class FetchedBatches(Generic[Batch]):
         """Args:
         start: begins to fetch.
         info: returns the counts of the servers' tables; may wait for them, within its deadline.
-        describe: says the same for a message.
+        describe: returns these counts for a message.
         count: unrolls of a batch.
         stop: set when the program stops; ends waits.
         """
@@ -39,7 +39,7 @@ class FetchedBatches(Generic[Batch]):
         Raises:
           Stopped, DeadlineExceeded: as `Fetcher.take`, or by the thread.
           PeerError, RuntimeError: fetching failed.
-          what `watch` raises.
+          Also what `watch` raises.
         """
         try:
             batch = self._started().take(timeout, self._stop, watch)
@@ -77,7 +77,7 @@ class FetchedBatches(Generic[Batch]):
         return has_more(self._supply, self._info, self._count)
 
     def drop(self) -> Fetcher[Batch] | None:
-        """Returns what has fetched so far, to be closed; the next batch is from a new one."""
+        """Returns the current fetcher, to be closed; the next batch comes from a new one."""
         fetcher, self._fetcher = self._fetcher, None
         return fetcher
 

@@ -104,6 +104,6 @@ class Fetcher(Generic[Batch]):
             sampler = self._sampler
         if sampler is not None:
             # This wakes the fetching thread at once, but takes another 3 s if the server is in this
-            # process: in a thread, so that nobody waits for it.
+            # process: so it runs in a thread that nobody waits for.
             threading.Thread(target=sampler.Close, name=f"close {self._name}", daemon=True).start()
         self._thread.join(1.0)

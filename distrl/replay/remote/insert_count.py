@@ -1,4 +1,4 @@
-"""How many unrolls a Reverb table has received: asked for in a thread, and not for each batch."""
+"""The insert count of a Reverb table, which a thread asks for about once a second."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from distrl.errors import DeadlineExceeded, Stopped
 from distrl.replay.table.info import TableInfo
 
-_INTERVAL = 1.0  # seconds between two questions
+_INTERVAL = 1.0  # seconds between two requests
 
 
 class InsertCount:
@@ -15,7 +15,7 @@ class InsertCount:
     def __init__(self, ask: Callable[[], TableInfo], is_queue: bool):
         """Args:
         ask: returns the table's counts; may wait for the server, within its deadline.
-        is_queue: whether the table is a queue, of which what it handed out counts.
+        is_queue: whether the table is a queue, whose samples are counted instead.
         """
         self._ask = ask
         self._is_queue = is_queue

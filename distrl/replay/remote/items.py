@@ -18,7 +18,7 @@ class Item(NamedTuple):
     """A sampled item."""
 
     key: int
-    probability: float  # with which the table chose it
+    probability: float  # the probability with which the table chose it
     mass: float  # sum of all `priority ** priority_exponent`; of a uniform table, of its items
     size: int  # number of items in the table at that time
     block: Block

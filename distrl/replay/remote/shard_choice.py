@@ -23,7 +23,7 @@ from distrl.replay.remote.items import Item
 MAX_WAIT = 1.0
 """Seconds that a batch waits for one shard that has no item ready."""
 
-_UNIFORM_SHARE = 0.02  # of the draws
+_UNIFORM_SHARE = 0.02  # share of the draws that are uniform over the shards
 
 
 class ShardStatus(NamedTuple):
@@ -31,7 +31,7 @@ class ShardStatus(NamedTuple):
 
     ready: bool  # it has an item
     last: Item | None  # its last item; None: it has had none yet
-    waited: float = 0.0  # seconds since it has had an item; infinite while its server is gone
+    waited: float = 0.0  # seconds since it last had an item; infinite while its server is gone
 
 
 ShardChooser = Callable[[Sequence[ShardStatus]], tuple[int, float] | None]

@@ -23,7 +23,7 @@ class Shard(Protocol):
     """The required interface of a shard's client.
 
     Attributes:
-      kind: of the tables that it saves; see `table.files.write_facts`.
+      kind: kind of the tables that it saves; see `table.files.write_facts`.
     """
 
     kind: str

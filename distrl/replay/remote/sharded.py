@@ -147,18 +147,18 @@ class ShardedReplayBuffer(ReplayReader, ReplayAdministration):
         if not self.is_prioritized or self._config.priority_of is not None:
             return
         self._check_open()
-        # Old keys go to all shards: those that do not have one ignore it.
+        # Old keys are sent to all shards; a shard ignores keys that it does not have.
         largest = np.max(priorities, initial=0.0)
         origin = np.array([self._shard_of.get(key, -1) for key in keys.tolist()], np.int64)
         for i, shard in enumerate(self._shards):
             selected = (origin == i) | (origin == -1)
-            try:  # also without any: new unrolls of each shard have the largest of all shards
+            try:  # also without keys: new unrolls of each shard get the largest of all shards
                 shard.send_priorities(keys[selected], priorities[selected], largest)
             except (RuntimeError, ServerSilent) as error:  # its reader waits for a new server
                 _LOG.warning("%d priorities are lost: %s", selected.sum(), error)
 
     def discard(self, keys: npt.NDArray[np.uint64], oldest: int) -> None:
-        for shard in self._shards:  # those that do not have a key ignore it
+        for shard in self._shards:  # a shard ignores keys that it does not have
             try:
                 shard.remove(keys, oldest)
             except (RuntimeError, ServerSilent) as error:  # its reader waits for a new server

@@ -1,4 +1,4 @@
-"""How much a client can still sample from Reverb tables into which nothing more is inserted."""
+"""Counts what a client can still sample from servers' tables after the last insert."""
 
 import math
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from distrl.errors import DeadlineExceeded, ServerSilent
 from distrl.replay.table.info import TableInfo
 
-_LAST_BATCH_S = 10.0  # that a batch may take which the counts say there is
+_LAST_BATCH_S = 10.0  # seconds that a batch which the counts promise may take
 
 
 class Supply:
@@ -31,7 +31,7 @@ class Supply:
           count: number of unrolls.
           info: the table's counts now.
         """
-        held = info.samples - self._before - self._taken  # fetched ahead
+        held = info.samples - self._before - self._taken  # unrolls that were fetched ahead
         limits = info.limits
         if limits is None:
             admitted = info.size
@@ -43,14 +43,14 @@ class Supply:
             admitted = max(0, math.floor(info.error - limits.min_diff))
         if held + admitted < count:
             return False
-        # Items that a broken connection lost on the way are counted as well.
+        # The counts include items that a broken connection lost on the way.
         now = time.monotonic()
         self._promised = self._promised or now
         return now - self._promised < _LAST_BATCH_S
 
 
 def supply_of(ask: Callable[[], TableInfo]) -> Supply | None:
-    """Returns the supply of tables with these counts.
+    """Returns the supply of tables, counted from now on.
 
     Args:
       ask: returns the counts; may wait for the servers, within its deadline.
@@ -68,8 +68,8 @@ def has_more(supply: Supply | None, ask: Callable[[], TableInfo], count: int) ->
     """Returns whether there is another batch of `count` unrolls, as `ReplayReader.has_more`.
 
     Args:
-      supply: of the tables since the first batch; None: there was none yet.
-      ask: as of `supply_of`.
+      supply: the tables' supply since the first batch; None: there was no batch yet.
+      ask: as for `supply_of`.
       count: unrolls of a batch.
     """
     try:

@@ -1,4 +1,4 @@
-"""Replay in a Reverb server."""
+"""The client of a table on a Reverb server: an actor writes, a learner samples."""
 
 import contextlib
 import logging
@@ -143,8 +143,8 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         """Waits for a new server after the death of the current one.
 
         Args:
-          error: the error that was caused by its death.
-          lost: what is lost with it, for the log.
+          error: the error that the server's death caused.
+          lost: what is lost with the server, for the log.
 
         Raises:
           RuntimeError, ServerSilent: `error`, if there is no new server in time.
@@ -156,7 +156,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
             raise named from error
         _LOG.warning("%s; lost with it: %s; waiting for a new server", named, lost)
         old, self._writer = (self._writer, self._batches.drop()), None
-        # In a thread, because each may wait for the dead server.
+        # In a thread, since closing may wait for the dead server.
         threading.Thread(target=_close, args=old, name=f"close {self._name}", daemon=True).start()
         self._client = reverb.Client(self._client.server_address)
         self._server = ServerCalls(self._client, self._name)
@@ -243,7 +243,7 @@ class ReverbReplayBuffer(UnrollingReplayBuffer):
         def send() -> None:
             if updates:
                 self._client.mutate_priorities(self._name, updates=updates)
-            self._largest.tell()
+            self._largest.send()
 
         self._server.call(send, "a priority update", self._stop)
 

@@ -1,6 +1,6 @@
 """Calls to a Reverb server with a deadline, and checks that it is alive.
 
-Reverb's own calls have no deadline, or do not end when the program stops. Here each runs in a
+Reverb's own calls have no deadline, or do not end when the program stops. Here each call runs in a
 thread, which is abandoned if the call never returns.
 """
 
@@ -13,7 +13,7 @@ from distrl.errors import DeadlineExceeded, ServerSilent
 from distrl.replay.table.waiting import wait_until
 from distrl.runtime.early_deadline import call_again_if_early
 
-_CALL_TIMEOUT = 5  # seconds; whole ones, for Reverb
+_CALL_TIMEOUT = 5  # seconds; an integer, for Reverb
 _WATCH_INTERVAL = 2.0  # seconds of waiting between two checks that the server is alive
 
 

@@ -1,4 +1,4 @@
-"""Saves and loads Reverb's checkpoints as part of ours.
+"""Saves and loads Reverb's checkpoints as part of distrl's.
 
 Reverb restores the limits that a table had when it was saved, regardless of the program's settings,
 and finds tables by their names. So servers load a copy in which the table has its current name,

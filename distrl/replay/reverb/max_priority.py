@@ -1,9 +1,9 @@
 """The largest priority so far of a prioritized table of a Reverb server, for new unrolls.
 
-A second table on the same server holds it, as the priority of an item. So those who update
-priorities tell it, writers read it, and it is saved with the server's checkpoints. The table has
-two items and removes the smaller one: the largest stays, whoever else inserts what. Unlike in other
-tables, priorities of unrolls that were removed meanwhile count too.
+A second table on the same server holds it, as the priority of an item. So clients that update
+priorities can send it, writers read it, and it is saved with the server's checkpoints. The table
+has two items and removes the smaller one: the largest stays, whatever other clients insert. Unlike
+in other tables, priorities of unrolls that were removed meanwhile count, too.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ import numpy as np
 from distrl.errors import DeadlineExceeded
 from distrl.replay.reverb.calls import ServerCalls
 
-SUFFIX = "/largest_priority"  # of the name of the table of unrolls
+SUFFIX = "/largest_priority"  # appended to the name of the table of unrolls
 _INTERVAL = 1.0  # seconds between two reads
 
 
 class LargestPriority:
-    """A client of the table, either of a writer or of one who updates priorities."""
+    """A client of the table: a writer's, or that of a client that updates priorities."""
 
     def __init__(self, client: Any, table: str, initial: float):
         """Args:
@@ -35,23 +35,23 @@ class LargestPriority:
         self.connect(client, table)
 
     def connect(self, client: Any, table: str) -> None:
-        """Uses another server, which has yet to be told what this client knows."""
+        """Uses another server, to which nothing has been sent yet."""
         self._client = client
         self._name = table + SUFFIX
         self._server = ServerCalls(client, self._name)
-        self._told = self._initial
+        self._sent = self._initial
         self._reading: threading.Thread | None = None
 
     def note(self, priority: float) -> None:
-        """Notes a priority that an update sets; `tell` must follow."""
+        """Notes a priority that an update sets; `send` must follow."""
         self._largest = max(self._largest, priority)
 
-    def tell(self) -> None:
-        """Tells the server what is new, if anything is; waits for it without a deadline."""
+    def send(self) -> None:
+        """Sends a larger priority, if there is one; waits for the server without a deadline."""
         largest = self._largest
-        if largest > self._told:
+        if largest > self._sent:
             self._client.insert(np.int8(0), {self._name: largest})
-            self._told = largest
+            self._sent = largest
 
     def of_new(self) -> float:
         """Returns the priority of new unrolls; in a thread, reads it again once a second."""
@@ -69,7 +69,7 @@ class LargestPriority:
             self.read(None)
 
     def read(self, stop: threading.Event | None) -> None:
-        """Reads what the server knows. Raises as `ServerCalls.call`."""
+        """Reads the server's largest priority. Raises as `ServerCalls.call`."""
         if self._server.info(stop).current_size:
             self.note(self._server.call(self._sample, "the largest priority", stop))
 

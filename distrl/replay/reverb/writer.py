@@ -15,7 +15,7 @@ from distrl.runtime.heartbeat import main_thread_heartbeat
 from distrl.runtime.patience import Deadline
 from distrl.runtime.time_account import current_account
 
-# Items that may be unconfirmed: one is on its way while the next is made.
+# Items that may be unconfirmed: one is on its way while the next one is made.
 _IN_FLIGHT = 1
 
 
@@ -75,7 +75,7 @@ class ItemWriter:
         watch = self._server.watch()
         heartbeat, account = main_thread_heartbeat(), current_account()
         state: int | None = None
-        deadline: Deadline | None = None  # of a wait
+        deadline: Deadline | None = None  # set once it waits
         try:
             while True:
                 try:

@@ -20,10 +20,10 @@ from distrl.replay.shared.table import SharedTable
 from distrl.replay.shared.waits import check_admits
 from distrl.types import Trajectory
 
-CHUNK_BYTES = 16 << 20  # of unrolls in a frame, unless one is larger
-KEPT = 2  # answers to a client's last calls: so many may be on their way
+CHUNK_BYTES = 16 << 20  # bytes of unrolls in a frame, unless one unroll is larger
+KEPT = 2  # number of a client's last calls whose answers are kept, and that may be on their way
 SLICE = 0.25  # seconds that a call waits at the server, before the client asks again
-_PLAIN = (bool, int, float, str, type(None))  # what a setting may be
+_PLAIN = (bool, int, float, str, type(None))  # types of settings
 
 
 class Answer(NamedTuple):
@@ -40,9 +40,9 @@ class Served(NamedTuple):
       table: the table.
       struct: one stream at one step.
       config: the table's settings.
-      handle: the server's, for what does not wait and holds no slots.
+      handle: the server's handle, for calls that do not wait and hold no slots.
       stop: set when the server closes.
-      folder: below which the table may be saved; None: nowhere.
+      folder: the folder below which the table may be saved; None: nowhere.
     """
 
     table: SharedTable
@@ -58,14 +58,14 @@ class ServedClient:
 
     Attributes:
       lock: held during a call.
-      number: of the last call.
-      answers: to the last calls by number; of those with data only the last one.
+      number: the last call's number.
+      answers: the answers to the last calls, by number; of answers with data only the last one.
       done: the last call that inserted by way of a server before this one, and its unrolls that are
         in the table; see `NumberedInserts.last`.
       inserted: the last block, for `Columns.unpack`.
-      without_room: whether its last insert was not finished: no later one is made before it.
-      connections: that it has.
-      left: when it closed the last one.
+      without_room: whether its last insert was not finished: no later insert is made before it.
+      connections: number of its connections.
+      left: when it closed its last connection.
     """
 
     def __init__(self, identity: bytes, name: str) -> None:
@@ -101,7 +101,7 @@ class ServedClient:
 
 
 class Calls:
-    """The calls that a client can make: each gets the frame's bytes first."""
+    """The calls that a client can make; their first argument is the frame's bytes."""
 
     def __init__(self, served: Served, client: ServedClient, number: int) -> None:
         self._served, self._client = served, client
@@ -169,7 +169,7 @@ class Calls:
         table, handle = self._served.table, self._client.handle(self._served)
         try:
             nbytes = handle.columns.nbytes(table.batch_size)
-            # The batch before, which is in this memory, has arrived: there is another call.
+            # The previous batch, which is in this memory, has arrived, since there is another call.
             buffer = self._client.sampled.take(nbytes)
             batch = handle.sample_block(self._served.stop, _slice(wait), buffer)
         except DeadlineExceeded:
@@ -232,7 +232,7 @@ class Calls:
 
 
 NAMES = frozenset(name for name in vars(Calls) if not name.startswith("_"))
-"""Of the calls."""
+"""The calls' names."""
 
 
 def _slice(wait: float) -> float:

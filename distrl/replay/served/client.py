@@ -14,9 +14,9 @@ from distrl.types import Trajectory
 class ServedReplayBuffer(TableReplayBuffer):
     """A client of a `TableServer`. Its unrolls are in the table when `add`, or `flush`, returns.
 
-    A connection that is lost is made again, and no unroll is lost or doubled by it. If the server's
-    process dies, the table stays, and the next process serves it; only a batch of a queue that was
-    on its way is lost.
+    A lost connection is made again, without losing or doubling any unroll. If the server's process
+    dies, the table stays, and the next process serves it; only a batch of a queue that was on its
+    way is lost.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class ServedReplayBuffer(TableReplayBuffer):
         pipelined: bool = False,
     ) -> None:
         """Args:
-        address: the server's, "unix:/path" or "host:port".
-        key: the program's.
+        address: the server's address, "unix:/path" or "host:port".
+        key: the program's key.
         struct: one stream at one step.
         config: the table's settings.
         batch_size: the table's batch size.
@@ -42,9 +42,9 @@ class ServedReplayBuffer(TableReplayBuffer):
         insert_timeout: seconds that an insert waits for room before it fails.
         reconnect_timeout: seconds that a call waits for a server that is gone, or does not answer;
           below `KEPT_S` of the server, which makes calls once.
-        name: the client's, for messages.
-        pipelined: whether `add` returns while its unrolls are on their way: those of two calls may
-          be; the next one that finishes unrolls waits for the first of them, `flush` for both.
+        name: the client's name, for messages.
+        pipelined: whether `add` returns while its unrolls are on their way. Unrolls of two calls
+          may be: the next call that finishes unrolls waits for the first of them, `flush` for both.
         """
         config.check(batch_size)
 
@@ -65,7 +65,7 @@ class ServedReplayBuffer(TableReplayBuffer):
 
     @property
     def is_prioritized(self) -> bool:
-        # A queue stays one.
+        # A queue stays a queue.
         return self._config.table != "queue" and super().is_prioritized
 
     def wait_for_server(self, timeout: float) -> None:
@@ -73,7 +73,7 @@ class ServedReplayBuffer(TableReplayBuffer):
 
         Raises:
           ServerSilent: it did not within `timeout` seconds.
-          ConfigError: its table is another one than this client's.
+          ConfigError: its table differs from this client's.
           Stopped: the program is stopping.
         """
         name, *theirs = self._served.layout(timeout)

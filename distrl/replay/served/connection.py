@@ -16,13 +16,13 @@ from distrl.replay.table.waiting import wait_until
 from distrl.runtime.messages import MessageError
 
 _CONNECT_S = 5.0
-_STOPPING_S = 5.0  # that a call waits for a server once the program stops
+_STOPPING_S = 5.0  # seconds that a call waits for a server once the program stops
 _Result = TypeVar("_Result")
 _ERRORS = ("Blocked", "ConfigError", "PeerError", "SpecError", "Stopped")
 
 
 class Connection:
-    """Calls, one after the other. One that is sent again, on another connection, is made once."""
+    """Calls, one after the other; a call that is sent again on another connection is made once."""
 
     def __init__(
         self,
@@ -34,18 +34,18 @@ class Connection:
         name: str = "",
     ) -> None:
         """Args:
-        address: the server's, "unix:/path" or "host:port".
-        key: the program's.
-        limit: bytes that may follow an answer.
+        address: the server's address, "unix:/path" or "host:port".
+        key: the program's key.
+        limit: largest number of bytes that may follow an answer.
         stop: set when the program stops; calls then wait no longer for a server that is gone.
         reconnect_timeout: seconds that a call waits for a server that is gone, or does not answer.
-        name: the client's, for messages.
+        name: the client's name, for messages.
         """
         self._address, self._limit, self._stop = address, limit, stop
         self._timeout = reconnect_timeout
-        self._began = 0.0  # the call in progress, or the wait for its answer
-        # Messages and bytes of the calls that are begun and not finished. They are on their way if
-        # there is a socket; else they have to be sent again.
+        self._began = 0.0  # when the call in progress, or the wait for its answer, began
+        # Messages and bytes of the calls that have begun and not finished. They are on their way if
+        # there is a socket; otherwise they have to be sent again.
         self._calls: collections.deque[tuple[Any, Sequence[frames.Bytes]]] = collections.deque()
         self._error: OSError | None = None  # why there is no socket
         self._greeting = greetings.greeting(key, os.urandom(greetings.ID_BYTES), name)
@@ -67,13 +67,13 @@ class Connection:
           name: a method of the server's `Calls`.
           *args: its arguments.
           data: pieces of what follows the message.
-          timeout: seconds in the place of `reconnect_timeout`.
+          timeout: seconds, instead of `reconnect_timeout`.
 
         Raises:
           Stopped: the program stops, or this was closed.
           ServerSilent: the server was not there, or did not answer.
-          PeerError: the server failed, or what it sends is no answer.
-          what the server raised.
+          PeerError: the server failed, or did not send an answer.
+          Also what the server raised.
         """
         with self._lock:
             assert not self._calls, "the calls before are not finished"
@@ -86,19 +86,19 @@ class Connection:
     ) -> None:
         """As `call`, but does not wait for the answer: `finish` does, before `call` is used again.
 
-        At most `calls.KEPT` may be begun. What is wrong with the connection shows when they are
-        finished. `data` must not change until then. Args: early: as of `FrameSocket.send`.
+        At most `calls.KEPT` may be begun. Errors of the connection are raised when they are
+        finished. `data` must not change until then. Args: early: as for `FrameSocket.send`.
         """
         with self._lock:
             self._begin(name, args, data, self._deadline(), early)
 
     def finish(self) -> tuple[tuple[Any, ...], frames.Bytes]:
-        """Returns the answer to the first call that is begun. Raises as `call`: it is finished."""
+        """Returns the answer to the first begun call, which it finishes. Raises as `call`."""
         with self._lock:
             return self._finish(self._deadline())
 
     def _deadline(self, timeout: float | None = None) -> float:
-        """Begins a wait for the server; returns when it ends."""
+        """Begins a wait for the server; returns the time when it ends."""
         self._began = time.monotonic()
         return self._began + (self._timeout if timeout is None else timeout)
 
@@ -133,7 +133,7 @@ class Connection:
         raise self.no_answer(name, "it is neither a result nor an error")
 
     def no_answer(self, name: str, why: object) -> PeerError:
-        """Returns the error for a server that answered what is none. Args: name: of the call."""
+        """Returns the error for what is no answer of a server. Args: name: the call's name."""
         return PeerError(f"the table's server at {self._address} did not answer {name}: {why}")
 
     def _retried(self, name: str, silent: float) -> tuple[Any, frames.Bytes]:
@@ -159,7 +159,7 @@ class Connection:
                 wait_until(
                     changed,
                     answered,
-                    stop=None,  # what is stopped is told by `_poll`
+                    stop=None,  # `_poll` raises once the program stops
                     timeout=max(0.1, silent - time.monotonic()),
                     what=said,
                     poll=lambda: self._poll(silent),

@@ -1,4 +1,4 @@
-"""Batches of a served table, fetched while the learner learns from the one before."""
+"""Fetches a served table's next batch while the learner learns from the previous one."""
 
 import threading
 from pathlib import Path

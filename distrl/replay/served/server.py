@@ -22,8 +22,8 @@ from distrl.replay.shared.table import SharedTable
 from distrl.runtime.messages import MessageError
 from distrl.types import Trajectory
 
-KEPT_S = 150.0  # that a client without connection is remembered: longer than it tries to return
-_TEXT_LIMIT = 10_000  # characters of an error
+KEPT_S = 150.0  # seconds to remember a client without connection: longer than it tries to return
+_TEXT_LIMIT = 10_000  # characters of an error's text
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,12 +42,12 @@ class TableServer:
         kept: float = KEPT_S,
     ) -> None:
         """Args:
-        table: the table, which stays the caller's.
+        table: the table, which the caller still owns.
         struct: one stream at one step.
         config: the table's settings.
         address: "unix:/path" or "host:port", of this machine.
-        key: the program's; a client must have it.
-        folder: clients have the table saved in folders below it; None: nowhere.
+        key: the program's key, which a client must have.
+        folder: the folder below which clients may save the table; None: nowhere.
         kept: seconds that a client without connection is remembered.
 
         Raises:
@@ -90,8 +90,9 @@ class TableServer:
         """Returns the answer to a call, which is made unless it was already.
 
         Raises:
-          MessageError: it is no call.
-          ConnectionError: the client has this answer: it has made a later call, elsewhere.
+          MessageError: the message is no call.
+          ConnectionError: the client has this answer, and has made a later call on another
+          connection.
         """
         match message:
             case (int(number), str(name), tuple(args)) if 0 <= number < 2**62 and name in NAMES:
@@ -101,7 +102,7 @@ class TableServer:
         with client.lock:
             if number > client.number:
                 client.keep(number, self._made(lambda: call(data, *args)))
-            if number not in client.answers:  # it lay in a connection that the client has given up
+            if number not in client.answers:  # sent on a connection that the client has given up
                 raise ConnectionError("the client has continued on another connection")
             return client.answers[number]
 

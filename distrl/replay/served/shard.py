@@ -16,11 +16,11 @@ from distrl.replay.served.table import FetchStop
 from distrl.replay.table.info import TableInfo
 from distrl.types import Sample
 
-_INDEX_BITS = 48  # of a key are below the shard's index: tables count their unrolls from 0
+_INDEX_BITS = 48  # bits of a key below the shard's index: tables count their unrolls from 0
 
 
 class _ItemSampler(FetchStop):
-    """With the items of the last batch that were not taken yet."""
+    """Holds the items of the last batch that were not taken yet."""
 
     def __init__(self, stop: threading.Event | None) -> None:
         super().__init__(stop)
@@ -28,7 +28,7 @@ class _ItemSampler(FetchStop):
 
 
 class ServedShard:
-    """A `Shard` of a table whose servers each have the streams of some actors.
+    """A `Shard` of a table whose servers each have some actors' streams.
 
     Attributes:
       is_prioritized: whether the last batch was sampled by priority; False before the first.
@@ -40,7 +40,7 @@ class ServedShard:
         self, client: ServedReplayBuffer, index: int, per_item: int, stop: threading.Event | None
     ) -> None:
         """Args:
-        client: a client of the shard's table; closed with this.
+        client: a client of the shard's table; closed with this one.
         index: the shard's index.
         per_item: unrolls of an item.
         stop: set when the program stops.
@@ -78,7 +78,7 @@ class ServedShard:
         return item
 
     def watch(self) -> Callable[[], None]:
-        """See `Shard`; calls of the server have deadlines of their own."""
+        """See `Shard`; calls of the server have their own deadlines."""
         return lambda: None
 
     def reconnect(self, error: Exception, lost: str) -> None:

@@ -1,4 +1,4 @@
-"""A table that a node serves, as its clients have it."""
+"""The client's side of a table that a node serves."""
 
 import collections
 import contextlib
@@ -20,11 +20,11 @@ from distrl.replay.table.info import TableInfo, Wait
 from distrl.replay.table.waiting import StopEvent, wait_until
 from distrl.types import Sample
 
-_KEYS = 16_384  # in a frame
+_KEYS = 16_384  # keys in a frame
 
 
 class Taken(NamedTuple):
-    """A batch, and what its table was like.
+    """A batch, and facts about its table at that time.
 
     Attributes:
       sample: the batch.
@@ -42,10 +42,10 @@ class Taken(NamedTuple):
 
 
 class FetchStop:
-    """What ends a thread's waits for batches; for `take`, an event."""
+    """Ends a thread's waits for batches; serves `take` as an event."""
 
     def __init__(self, stop: threading.Event | None) -> None:
-        """Args: stop: set when the program stops, which ends them too."""
+        """Args: stop: set when the program stops, which ends the waits, too."""
         self._stop, self._closed = stop, False
 
     def is_set(self) -> bool:
@@ -60,15 +60,15 @@ class FetchStop:
 class ServedTable:
     """A `Table` that is elsewhere. Inserts, samples, saves and the rest do not wait for each other.
 
-    Thread safe, but for the inserts: they are one thread's.
+    Thread safe, except for the inserts, which must come from one thread.
     """
 
     def __init__(
         self, connect: Callable[..., Connection], columns: Columns, batch_size: int
     ) -> None:
         """Args:
-        connect: makes a connection, of the bytes that may follow an answer; `saves` is one that
-          the end of the program does not cut.
+        connect: makes a connection; takes the bytes that may follow an answer, and `saves`, whether
+          the end of the program leaves it open.
         columns: the columns of an unroll.
         batch_size: unrolls per sample.
         """
@@ -79,9 +79,9 @@ class ServedTable:
         self._saves = connect(limit, saves=True)
         self._batch_size = batch_size
         self._inserting: collections.deque[Block] = collections.deque()  # not in the table yet
-        self._begun = 0  # the first so many of these are on their way
-        self._without_room = False  # the first one was sent, and was not inserted, or not wholly
-        self._described = ""  # the table without room
+        self._begun = 0  # number of these, from the first on, that are on their way
+        self._without_room = False  # the first one was sent, and not, or only partly, inserted
+        self._described = ""  # description of the table without room
 
     def insert(
         self,
@@ -95,8 +95,8 @@ class ServedTable:
         Args:
           block, stop, timeout: as there.
           pipelined: return while the unrolls, or the last frames of many, are on their way: one of
-            the next inserts, or `flush`, waits until they are in the table, and raises what is
-            wrong with them. They must not change until then.
+            the next inserts, or `flush`, waits until they are in the table, and raises their
+            errors. They must not change until then.
         """
         for part in self._parts(block):
             self._finish_inserts(KEPT - 1, stop, timeout)
@@ -120,12 +120,12 @@ class ServedTable:
         )
 
     def _begin_inserts(self, seconds: float) -> None:
-        """Sends what is not on its way. Args: seconds: that the server waits for room."""
+        """Sends blocks that are not on their way. Args: seconds: the server's wait for room."""
         for block in itertools.islice(self._inserting, self._begun, None):
             again, self._without_room = self._without_room, False
             data = self.columns.pieces(block)
             args = block.size, block.priorities, seconds, again
-            # Whoever goes on meanwhile, and so lets the server wait for room, need not hurry.
+            # A caller that continues meanwhile, and lets the server wait for room, is in no hurry.
             self._inserts.begin("insert", *args, data=data, early=not seconds)
             self._begun += 1
 
@@ -134,7 +134,7 @@ class ServedTable:
         without_room: list[Block] = []
         try:
             while self._begun and (without_room or len(self._inserting) > left):
-                block = self._inserting.popleft()  # and gone if it fails
+                block = self._inserting.popleft()  # lost if the insert fails
                 self._begun -= 1
                 (state, *rest), _ = self._inserts.finish()
                 if state != "ok":
@@ -197,7 +197,7 @@ class ServedTable:
     def update_priorities(
         self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any], largest: float = 0.0
     ) -> None:
-        """As `Table.update_priorities`. Args: largest: of other tables; new unrolls get it."""
+        """As `Table.update_priorities`. Args: largest: that of other tables, for new unrolls."""
         for i in range(0, max(1, len(keys)), _KEYS):
             some = slice(i, i + _KEYS)
             self._others.call("update_priorities", keys[some], priorities[some], largest)
@@ -225,9 +225,9 @@ class ServedTable:
         return self._info("reconfigure", changes)
 
     def _info(self, name: str, *args: Any) -> TableInfo:
-        (_, told), _ = self._others.call(name, *args)
+        (_, counted), _ = self._others.call(name, *args)
         with _reading(self._others, name):
-            table, *counts, limits, waits = told
+            table, *counts, limits, waits = counted
             size, max_size, inserts, samples = map(_count, counts)
             return TableInfo(
                 str(table),
@@ -259,14 +259,14 @@ class ServedTable:
             return {name: _count(counts[name]) for name in ("size", "inserts", "samples")}
 
     def layout(self, timeout: float) -> tuple[str, bool, int, int]:
-        """Returns its name, whether it is a queue, its unrolls' length and its batches' size.
+        """Returns the table's name, whether it is a queue, its unroll length and its batch size.
 
         Args:
           timeout: seconds that the server may take to begin.
         """
-        (_, told), _ = self._others.call("layout", timeout=timeout)
+        (_, layout), _ = self._others.call("layout", timeout=timeout)
         with _reading(self._others, "layout"):
-            name, is_queue, length, batch = told
+            name, is_queue, length, batch = layout
             return str(name), bool(is_queue), _count(length), _count(batch)
 
     def close(self) -> None:
@@ -276,7 +276,7 @@ class ServedTable:
 
 
 class _Asking:
-    """What `wait_until` waits with: a call that waits at the server."""
+    """The condition of `wait_until` for a call that waits at the server."""
 
     def __init__(self, ask: Callable[[float], None]) -> None:
         self._ask = ask
@@ -287,7 +287,7 @@ class _Asking:
 
 @contextlib.contextmanager
 def _reading(connection: Connection, name: str) -> Iterator[None]:
-    """Raises PeerError if what is read in the context is no answer to a call of this name."""
+    """Raises PeerError if what the context reads is no answer to a call of this name."""
     try:
         yield
     except (TypeError, ValueError, KeyError, OverflowError, SpecError) as error:

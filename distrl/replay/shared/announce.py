@@ -1,4 +1,4 @@
-"""Announces a table elsewhere (on a Reverb server) beside the tables in shared memory."""
+"""Announces a Reverb server's table, so that it is listed beside the tables in shared memory."""
 
 import contextlib
 import json

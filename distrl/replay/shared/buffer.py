@@ -16,8 +16,8 @@ from distrl.types import Trajectory
 class SharedReplayBuffer(TableReplayBuffer):
     """A client of a `SharedTable`. It belongs to the process that creates it, not to its forks.
 
-    What it adds is in the table when `add` returns. If its process dies, unrolls that it was
-    inserting are not in the table, and unrolls that it was reading from a queue go to another
+    Unrolls that it adds are in the table when `add` returns. If its process dies, unrolls that it
+    was inserting are not in the table, and unrolls that it was reading from a queue go to another
     reader.
     """
 
@@ -41,7 +41,7 @@ class SharedReplayBuffer(TableReplayBuffer):
         stop: set when the program stops; ends waits.
         insert_timeout: seconds that an insert waits for room before it fails.
         open_timeout: seconds to wait for a table of this name.
-        name: the client's, for messages; "": that of its process.
+        name: the client's name, for messages; "": the name of its process.
 
         Raises:
           DeadlineExceeded: there is no such table.
@@ -60,7 +60,7 @@ class SharedReplayBuffer(TableReplayBuffer):
         """Continues the random choice of samples of the client that called `save`.
 
         Args:
-          saved: the folder that it wrote.
+          saved: the folder that `save` wrote.
         """
         restore_rng(self._shared, saved)
 
@@ -72,7 +72,7 @@ class SharedReplayBuffer(TableReplayBuffer):
         Args:
           done: called after each change.
           what: describes the wait, for messages.
-          timeout: seconds; None: that of inserts.
+          timeout: seconds; None: the timeout of inserts.
 
         Raises:
           Stopped, DeadlineExceeded: as `add`.

@@ -3,9 +3,9 @@
 A server that inserts for others may die between an insert and its answer. The client then repeats
 the call, and the next server finds here how many of its unrolls are in the table.
 
-Nothing here locks: every method needs the table's lock. As of a slot, what is written is complete
-at any instruction: a row that is open tells which unrolls are being inserted, and `settle`, which
-may be repeated, turns that into a count.
+Nothing here locks: every method needs the table's lock. As for a slot, the writer may die at any
+instruction: a row that is open says which unrolls are being inserted, and `settle`, which may be
+repeated, turns that into a count.
 """
 
 import struct
@@ -17,7 +17,7 @@ import numpy as np
 ROWS, COLUMNS = 1024, 9
 _NUMBER, _DONE = 2, 3
 _OPEN, _BEFORE, _FIRST, _COUNT = range(4, 8)  # the call's number + 1, or 0: the row is closed
-_USED = 8  # when, in nanoseconds of the monotonic clock; 0: never
+_USED = 8  # time of the last use, in nanoseconds of the monotonic clock; 0: never
 _ID = struct.Struct("=2q")
 
 
@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
 
 class NumberedInserts:
-    """A row for each client; a new client gets the row that has not been used for longest."""
+    """A row for each client; a new client gets the least recently used row."""
 
     def __init__(self, ints: memoryview):
         """Args: ints: int64 `[ROWS * COLUMNS]`, initially zero."""
@@ -45,10 +45,10 @@ class NumberedInserts:
         return done if number == call.number else 0
 
     def last(self, client: bytes) -> tuple[int, int]:
-        """Returns the number of the last call that inserted, and its unrolls as `done` has them.
+        """Returns the number of the last call that inserted, and its unrolls as `done` counts them.
 
         Args:
-          client: as of a call.
+          client: the client, as in `Call`.
 
         Returns:
           -1 and 0 if the client has not inserted.
@@ -57,17 +57,17 @@ class NumberedInserts:
         return (-1, 0) if row is None else (self._ints[row + _NUMBER], self._ints[row + _DONE])
 
     def begin(self, call: Call, first: int, count: int) -> int:
-        """Notes what is inserted next; returns the client's row, for `end`.
+        """Notes the unrolls that are inserted next; returns the client's row, for `end`.
 
         Args:
-          call: what inserts it.
+          call: the call that inserts them.
           first: the key of the first unroll.
-          count: unrolls.
+          count: number of unrolls.
         """
         ints, row = self._ints, self._row(call.client)
         if row is None:
             row = int(np.argmin(np.asarray(ints)[_USED::COLUMNS])) * COLUMNS
-            ints[row + _NUMBER] = -1  # first: what follows is of no call
+            ints[row + _NUMBER] = -1  # first: the numbers that follow belong to no call
             ints[row], ints[row + 1] = _ID.unpack(call.client)
         again = ints[row + _NUMBER] == call.number
         ints[row + _BEFORE] = ints[row + _DONE] if again else 0
@@ -77,7 +77,7 @@ class NumberedInserts:
         return row
 
     def end(self, row: int, inserts: int) -> None:
-        """Counts what was begun. Args: inserts: into the table so far."""
+        """Counts the unrolls of `begin`. Args: inserts: the table's inserts so far."""
         ints = self._ints
         inserted = min(max(0, inserts - ints[row + _FIRST]), ints[row + _COUNT])
         ints[row + _DONE] = ints[row + _BEFORE] + inserted
@@ -85,7 +85,7 @@ class NumberedInserts:
         ints[row + _OPEN] = 0
 
     def settle(self, inserts: int) -> None:
-        """Closes the rows that are open, after a repair. Args: inserts: into the table so far."""
+        """Closes open rows, after a repair. Args: inserts: the table's inserts so far."""
         for index in np.flatnonzero(np.asarray(self._ints)[_OPEN::COLUMNS]).tolist():
             self.end(index * COLUMNS, inserts)
 
@@ -99,7 +99,7 @@ class NumberedInserts:
         if (ints[row], ints[row + 1]) != (first, second):
             self._row_of.pop(client, None)
             return None
-        if len(self._row_of) > ROWS:  # of clients that have lost theirs
+        if len(self._row_of) > ROWS:  # some clients in it have lost their rows
             self._row_of.clear()
         self._row_of[client] = row
         return row

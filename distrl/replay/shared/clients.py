@@ -39,9 +39,9 @@ class Clients:
         names: uint8 `[MAX_CLIENTS, NAME_BYTES]`, initially zero.
         waiting: int64 `[COLUMNS]`, the number of clients waiting for `ROOM` and for `SAMPLES`; an
           upper bound until `recount`.
-        lost: int64 `[COLUMNS]`, the id of the last process that asked for it and died; 0 once
-          another client asks for it.
-        wanted: int64 `[1]`: waits for `ROOM` want at least so many unrolls; 0: it is not known.
+        lost: int64 `[COLUMNS]`, the id of the last process that asked for `ROOM` or `SAMPLES` and
+          died; 0 once another client asks for the same.
+        wanted: int64 `[1]`: least number of unrolls that a wait for `ROOM` is for; 0: unknown.
         """
         self._rows, self._names = rows, names
         self.waiting = waiting
@@ -52,8 +52,8 @@ class Clients:
         """Registers a client; returns its number.
 
         Args:
-          process: that uses the table for it.
-          name: the client's, for messages, in which it is cut to `NAME_BYTES`; "": the process's.
+          process: the process that uses the table for the client.
+          name: the client's name, for messages, cut to `NAME_BYTES`; "": the process's name.
 
         Raises:
           ConfigError: there are too many clients.
@@ -110,7 +110,7 @@ class Clients:
         return self._wanted[0] or 1
 
     def forget_wanted(self) -> None:
-        """Before all that wait for `ROOM` are woken: those that wait on call `want` again."""
+        """Resets `wanted` before all waits for `ROOM` wake: those that wait again call `want`."""
         self._wanted[0] = 0
 
     def take_role(self, client: int, what: int) -> None:
@@ -119,7 +119,7 @@ class Clients:
         self._lost[what] = 0
 
     def lost(self, what: int) -> int:
-        """Returns the id of the dead process that did this last, if no client does it now; or 0."""
+        """Returns the id of the dead process that did this last, if no client does; else 0."""
         present = self._rows[:, _PID] != 0
         if (self._rows[present, _ROLES] & 1 << what).any():
             return 0

@@ -52,7 +52,7 @@ class TableHandle:
         table: the table.
         struct: one stream at one step.
         sampler: the client's custom sampler; None: the table's own sampling.
-        name: the client's, for messages; "": that of its process.
+        name: the client's name, for messages; "": the name of its process.
         """
         self._table = table
         self._sampler = sampler
@@ -69,7 +69,7 @@ class TableHandle:
         self._roles: set[int] = set()  # already registered with the table
 
     def insert(self, block: Block, stop: _Stop, timeout: float, call: Call | None = None) -> None:
-        """As `Table.insert`. Args: call: what inserts, if it may be repeated."""
+        """As `Table.insert`. Args: call: the inserting call, if it may be repeated."""
         self._insert(block, stop, timeout, call=call)
 
     def prefill(self, block: Block, call: Call | None = None) -> None:
@@ -96,13 +96,13 @@ class TableHandle:
         """Inserts a block in as many parts as necessary.
 
         Args:
-          stop, timeout: while it waits for room.
+          stop, timeout: as for `insert`, while it waits for room.
           exempt: the unrolls do not count for the rate limiter.
           call: see `insert`.
         """
         table = self._table
         store: TableSlots = table.store
-        admit = store.room if exempt else store.can_insert  # of a number of unrolls, those that may
+        admit = store.room if exempt else store.can_insert  # how many of n unrolls are admitted
         while block.size:
             slots = None
             try:
@@ -148,7 +148,7 @@ class TableHandle:
     def sample_block(
         self, stop: _Stop, timeout: float | None, buffer: npt.NDArray[Any] | None = None
     ) -> Batch:
-        """As `sample`. Args: buffer: uint8, where the block is to be; None: a new one."""
+        """As `sample`. Args: buffer: uint8, memory for the block; None: a new buffer."""
         store, out = self._table.store, self.columns.allocate(self._table.batch_size, buffer)
         if isinstance(store, QueueSlots):
             return self._take(store, out, stop, timeout)
@@ -270,7 +270,7 @@ class TableHandle:
     def update_priorities(
         self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[Any], largest: float = 0.0
     ) -> None:
-        """As `Table.update_priorities`. Args: largest: another table's, which new unrolls get."""
+        """As `Table.update_priorities`. Args: largest: another table's, for new unrolls."""
         store = self._table.store
         if isinstance(store, RingSlots):
             with self._table.lock:

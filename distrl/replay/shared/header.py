@@ -51,7 +51,7 @@ class Header(NamedTuple):
         """Reads the header from the file's bytes, uint8.
 
         Raises:
-          ConfigError: the file's format is another one.
+          ConfigError: the file has another format.
         """
         fields = json.loads(bytes(memory[:HEADER_BYTES]).rstrip(b"\0"))
         if fields.pop("version", None) != _VERSION:

@@ -50,7 +50,7 @@ class TableLayout:
             **dict.fromkeys(SLOT_ARRAYS, 8 * self.slots),
             "sums": 8 * SumTree.nodes(ring),
             "priorities": 8 * ring,
-            "largest": 8,  # priority so far
+            "largest": 8,  # the largest priority so far
             "data": data_bytes(self.slots),
         }
         self.offsets: dict[str, int] = {}

@@ -210,7 +210,7 @@ class QueueSlots(TableSlots):
     def _restore(self) -> None:
         ints = self._ints
         slots, keys = self._sorted(READY, TAKEN)
-        # Of an unfinished insert, the unrolls that follow without a gap are in the table.
+        # Unrolls of an unfinished insert that follow without a gap are in the table.
         new = keys >= ints[INSERTS]
         wanted = ints[INSERTS] + np.arange(int(new.sum()))
         complete = int(np.cumprod(keys[new] == wanted).sum())

@@ -51,7 +51,7 @@ class SharedTable:
 
         Args:
           file: the table's file.
-          memory: its bytes, with the header.
+          memory: the file's bytes, with the header.
         """
         parts = TableMemory(memory, file.path)
         self.name = file.name
@@ -101,9 +101,9 @@ class SharedTable:
           batch_size: unrolls per sample.
           name: unique to the program.
           seed: seed of the sampling; None: a random one.
-          owner: anyone may remove the table when this process is dead; None: this process.
+          owner: the process after whose death anyone may remove the table; None: this process.
           saved: folder that `ReplayAdministration.save` wrote, to be loaded; None: empty.
-          schedule: of the program's updates: see `reconfigure.check_schedule`.
+          schedule: the program's schedule of updates: see `reconfigure.check_schedule`.
 
         Raises:
           ConfigError: the name is in use, there is not enough memory, or another kind of table

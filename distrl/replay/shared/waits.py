@@ -28,9 +28,9 @@ class TableWait:
         """Args:
         table: the table.
         what: `clients.ROOM` or `clients.SAMPLES`.
-        may_end: returns whether somebody is known to be there who may end it, though perhaps
-          not yet a client of the table.
-        wanted: for how many unrolls a wait for room is.
+        may_end: returns whether another process is known that may end the wait, though it is
+          perhaps not yet a client of the table.
+        wanted: number of unrolls that a wait for room is for.
         """
         self._may_end, self._wanted = may_end, wanted
         self._table = table
@@ -82,7 +82,7 @@ class TableWait:
 
 
 def check_admits(table: SharedTable) -> None:
-    """Raises Blocked if a table admits neither inserts nor samples, and nobody is at either.
+    """Raises Blocked if a table admits neither inserts nor samples, and none are in progress.
 
     With the table's lock held.
     """

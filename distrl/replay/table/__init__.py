@@ -1,1 +1,1 @@
-"""The rules that all tables follow: order, sampling, rate limits, files."""
+"""What all kinds of tables share: order, sampling, rate limits, files."""

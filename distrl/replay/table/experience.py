@@ -14,8 +14,9 @@ class Experience:
     """The unrolls of a table in this process or in shared memory, the oldest first.
 
     `experience[i]` is one unroll, `[T + 1, ...]`; `experience[a:b]` has several, `[T + 1, n, ...]`.
-    Both are copies, with `probability` 1, and do not count as samples. While others insert, the
-    same index may mean another unroll the next time: take a slice of what belongs together.
+    Both are copies, with `probability` 1, and do not count as samples. While other clients insert,
+    the same index may mean another unroll the next time: take a slice of unrolls that belong
+    together.
     """
 
     def __init__(self, table: Table, priority_of: PriorityOf | None = None):
@@ -52,7 +53,7 @@ class Experience:
     def extend(self, unrolls: Trajectory) -> None:
         """Inserts unrolls as the newest.
 
-        They are exempt from the rate limiter: nobody has to sample them, its bounds move with them.
+        They are exempt from the rate limiter: its bounds move with them, so that no sample is due.
         A uniform or prioritized table takes any number and keeps the newest `max_size`; a queue
         must have room for all of them.
 

@@ -67,7 +67,7 @@ def save(snapshot: TableSnapshot, config: ReplayConfig, folder: Path) -> dict[st
             header = {"descr": kind, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
             files.append((path, file.tell()))
-            # All of it, also where every unroll is removed before it is copied.
+            # Its whole size, even if every unroll is removed before it is copied.
             file.truncate(file.tell() + math.prod(shape) * np.dtype(kind).itemsize)
     step = _unrolls_per_slice(columns)
     for stop in range(size, 0, -step):
@@ -226,7 +226,7 @@ class Stored:
     Attributes:
       inserts: the table's insert count.
       samples: the table's sample count.
-      moved: how far its bounds are from those of an empty table, under the ratio of now.
+      moved: how far its bounds are from those of an empty table, under the current ratio.
       first: key of the oldest unroll.
       size: number of unrolls.
       priorities: float64 `[size]` for a prioritized table; None: the table has none.
@@ -268,10 +268,10 @@ class Stored:
         self.largest = 0.0
         if (folder / _PRIORITIES).exists():
             self.priorities = np.load(folder / _PRIORITIES)[self._skipped :]
-            # Older tables did not save it: of those that are left.
+            # Older tables did not save it: then the largest of those that are left.
             largest = np.max(self.priorities, initial=0.0)
             self.largest = float(facts.get("largest_priority", largest))
-        elif config.table == "prioritized":  # it was uniform for a while, as `reconfigure` allows
+        elif config.table == "prioritized":  # uniform when saved, as `reconfigure` allows
             self.largest = float(facts.get("largest_priority", 0.0))
             self.priorities = np.full(self.size, max(config.initial_priority, self.largest))
 

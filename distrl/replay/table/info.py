@@ -15,7 +15,7 @@ class Wait(NamedTuple):
 
     who: str  # a node's or a thread's name, or "process 123"
     what: str  # "room" for an insert, or "samples"
-    seconds: float  # so far
+    seconds: float  # duration so far
 
     def __str__(self) -> str:
         return f"{self.who} has waited for {self.what} for {self.seconds:.1f} s"
@@ -24,8 +24,8 @@ class Wait(NamedTuple):
 class Ages(NamedTuple):
     """The ages of a table's oldest and median unroll.
 
-    In inserts: how many unrolls were inserted after it. In seconds since its insertion; None:
-    unknown.
+    In inserts: the number of unrolls inserted after it. In seconds: the time since its insertion;
+    None: unknown.
     """
 
     oldest: int

@@ -72,7 +72,7 @@ class RateLimiter:
 
         Args:
           limits: the limits of an empty table, from `ReplayConfig.limits`.
-          before: the same, of the settings until now.
+          before: the same for the settings until now.
           pending: see `can_insert`.
         """
         if limits == before:

@@ -28,12 +28,12 @@ def changed(
 
     Args:
       config: the table's current settings.
-      changes: new values by names of `ReplayConfig`, of those in `CHANGEABLE`.
+      changes: new values by name, for settings of `ReplayConfig` in `CHANGEABLE`.
       batch_size: unrolls per sample.
       streams: see `ReplayConfig.check`.
 
     Raises:
-      ConfigError: a setting that cannot change, or settings that could stall, with the arithmetic.
+      ConfigError: a setting cannot change, or the settings could stall; with the arithmetic.
     """
     if not changes:
         raise ConfigError(f"nothing to change: give one of {', '.join(CHANGEABLE)}")
@@ -60,7 +60,8 @@ def check_schedule(schedule: str, changes: Mapping[str, Any]) -> None:
     """Refuses changes with which a program's schedule of updates would wait for itself.
 
     Args:
-      schedule: of the program: "lockstep", "rounds", or "" if updates are made as data comes.
+      schedule: the program's schedule: "lockstep", "rounds", or "" if updates are made as data
+        comes.
       changes: see `changed`.
 
     Raises:

@@ -96,7 +96,7 @@ class Ring:
     def prepare_change(self, config: ReplayConfig) -> None:
         """Prepares a change to `config` while the previous settings are still in force.
 
-        A table without priorities gives all unrolls that of new ones; existing priorities stay.
+        In a table without priorities, all unrolls get that of new ones; existing priorities stay.
 
         Raises:
           ConfigError: see `by_priority`; nothing has changed.
@@ -175,7 +175,7 @@ class Ring:
         counts.deletes = max(counts.deletes, counts.inserts - self._max_size)
 
     def remove(self, count: int) -> None:
-        """Counts the deletion of the `count` oldest unrolls, which are sampled no more."""
+        """Counts the deletion of the `count` oldest unrolls, which are no longer sampled."""
         if self._tree is not None:
             self._tree.set(self.oldest(count), np.zeros(count))
         self.counts.deletes += count

@@ -59,7 +59,7 @@ class Table(Protocol):
         """Saves the table's current contents while it stays in use; see `files.save`.
 
         Args:
-          config: the settings with which it was made.
-          folder: does not exist yet.
+          config: the settings with which the table was made.
+          folder: a folder that does not exist yet.
           timeout: seconds that a server may be silent.
         """
