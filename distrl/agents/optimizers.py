@@ -105,7 +105,7 @@ def _direction(name: str, epsilon: float, counts: bool = False) -> optax.Gradien
     """Returns an optimiser without its learning rate.
 
     Args:
-      name, epsilon: as of `make_optimizer`.
+      name, epsilon: as for `make_optimizer`.
       counts: RMSProp has a counter in its state instead of the argument `count`.
     """
     if name == "adam":
