@@ -121,6 +121,7 @@ def wire(
       launch_type: `launch_type` of the nodes' contexts, an `lp.LaunchType` or its value.
       stopper: returns the `program_stopper` of a node, by the node's name.
       address: returns an address of a node, by the node's name, and the address's index and name.
+        Courier's and Reverb's are "courier" and "reverb", also where a colocation renames them.
     """
     nodes = named_nodes(program)
     if not isinstance(program, Program):
@@ -133,8 +134,21 @@ def wire(
         for handle in node.input_handles:
             handle.connect(node, label)
     for name, _, node in nodes:
+        served = {} if isinstance(program, Program) else _served(node)
         for index, node_address in enumerate(node.addresses):
-            node_address.bind(KnownAddress(address(name, index, node_address.name)))
+            kind = served.get(id(node_address), node_address.name)
+            node_address.bind(KnownAddress(address(name, index, kind)))
+
+
+def _served(node: Any) -> dict[int, str]:
+    """Returns which addresses are Launchpad's own servers': by `id`, "courier" or "reverb"."""
+    served = {}
+    for inner in _colocated(node):
+        for kind in ("courier", "reverb"):
+            node_address = getattr(inner, f"{kind}_address", None)
+            if node_address is not None:
+                served[id(node_address)] = kind
+    return served
 
 
 def phases(nodes: Sequence[NamedNode]) -> list[list[str]]:

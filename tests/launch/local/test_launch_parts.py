@@ -13,6 +13,7 @@ import pytest
 from distrl.errors import ConfigError
 from distrl.launch import launchpad_adapter
 from distrl.launch.local import launch, processes
+from distrl.launch.network.endpoints import Endpoints
 from distrl.launch.network.ports import Ports
 from distrl.launch.supervision.node_logs import NodeLog, Stream
 from distrl.launch.supervision.restart_policy import RestartPolicy
@@ -65,6 +66,33 @@ def test_what_cannot_work_is_refused(tmp_path, arguments, message):
     with pytest.raises(ConfigError, match=message):
         launch.launch(empty_program("learner"), run_dir=tmp_path / "run", **arguments)
     assert not (tmp_path / "run").exists()
+
+
+@needs_launchpad
+def test_servers_in_a_colocation_listen_on_unix_sockets():
+    import launchpad as lp
+
+    def make_nodes():
+        users = lp.PyNode(print)
+        users.allocate_address(lp.Address("courier1"))  # of a server of the user's own
+        return [users, lp.CourierNode(object), lp.CourierNode(object), lp.ReverbNode(list)]
+
+    nested = lp.MultiThreadingColocation(make_nodes())
+    program = lp.Program("colocated")
+    program.add_node(lp.MultiThreadingColocation([*make_nodes(), nested]), label="services")
+    endpoints = Endpoints()
+    try:
+        launchpad_adapter.wire(
+            program,
+            "local_mp",
+            lambda name: print,
+            lambda node, index, name: endpoints.address(endpoints.take(), name),
+        )
+        (node,) = program.groups["services"]
+        kinds = [address.resolve().partition(":")[0] for address in node.addresses]
+        assert kinds == 2 * ["127.0.0.1", "unix", "unix", "unix"]
+    finally:
+        endpoints.close()
 
 
 def test_ports_are_free_and_held():
