@@ -26,7 +26,7 @@ class NativePool(Pool):
     EnvPool reports an episode that truly ends on the very step of its time limit as truncated.
     Therefore EnvPool gets a limit that is one larger, and the pool itself cuts episodes at the
     limit: there EnvPool's report is right. If the limit is part of the game (no `exact_limit`),
-    EnvPool's limit and report are used.
+    EnvPool's limit and report are used; newer families report both in `terminated` and `trunc`.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class NativePool(Pool):
             at["info:env_id"], at["reward"], at["elapsed_step"]
         )  # fmt: skip
         self._discount, self._step_type, self._trunc = at["discount"], at["step_type"], at["trunc"]
+        self._terminated = at.get("terminated")
         self._single = at.get("obs")
         # Parts of the observation: name ("" of the whole), index in the state, dtype to cast to.
         leaves = {"": self.spec.observation} if self._single is not None else self.spec.observation
@@ -156,8 +157,8 @@ class NativePool(Pool):
             self._steps_to_limit -= 1
             if self._steps_to_limit <= 0:
                 self._cut_at_limit(env_id, state[self._elapsed], step_type)
-        elif np.count_nonzero(state[self._trunc]):
-            discount[state[self._trunc]] = 1.0
+        elif np.count_nonzero(cut := state[self._trunc]):
+            discount[cut if self._terminated is None else cut & ~state[self._terminated]] = 1.0
         if self._stale_rewards and np.count_nonzero(step_type) != len(step_type):
             reward[step_type == StepType.FIRST] = 0.0
         observation: Any = {

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from distrl.envs import NativeEnvironment, PythonEnvironment, WrapperConfig, make
+from distrl.envs.pools.envpool_library import envpool_names
 from distrl.types import StepType
 
 FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
@@ -144,6 +145,23 @@ def test_many_environments_are_many_pools_of_one(wait_num):
         pool.send(np.array([act(i, count[i]) for i in ids]), ids)
         count[ids] += 1
     assert mixed
+    pool.close()
+
+
+@pytest.mark.skipif("TwoWay-v0" not in envpool_names(), reason="this EnvPool has no TwoWay-v0")
+def test_an_end_that_envpool_reports_beside_its_time_limit_is_a_termination():
+    """A crash ends an episode of TwoWay, now and then in the last step before its limit."""
+    environment, num_envs = NativeEnvironment("TwoWay-v0"), 16
+    pool = environment.make_pool(num_envs, num_envs, range(num_envs))
+    rng, length, both = np.random.default_rng(0), np.zeros(num_envs, int), 0
+    step = pool.reset()
+    for _ in range(300):
+        step = pool.step(actions(pool, rng, num_envs))
+        length = np.where(step.step_type == FIRST, 0, length + 1)
+        last, crashed = step.step_type == LAST, step.env_info["crashed"]
+        np.testing.assert_array_equal(step.discount[last], np.where(crashed[last], 0, 1))
+        both += int((last & crashed & (length == environment.episode_limit)).sum())
+    assert both
     pool.close()
 
 
