@@ -160,9 +160,10 @@ class NativeEnvironment:
 
     @property
     def episode_limit(self) -> int | None:
-        """The most steps of an episode; None: there is no limit."""
+        """The most steps of an episode; None: there is no limit, or it is not known."""
         limit = self.max_episode_steps or self.envpool_spec().config.max_episode_steps
-        return None if limit >= _NO_LIMIT else int(limit)
+        # BabyAI's 0 means that each level computes its own limit.
+        return int(limit) if 0 < limit < _NO_LIMIT else None
 
     @property
     def is_atari(self) -> bool:

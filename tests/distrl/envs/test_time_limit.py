@@ -15,6 +15,7 @@ from distrl.envs import (
     PythonEnvironment,
     WrapperConfig,
 )
+from distrl.envs.pools.envpool_library import envpool_names
 from distrl.envs.time_limit import with_time_limit
 from distrl.errors import ConfigError
 from distrl.testing import CountingEnvironment
@@ -32,6 +33,18 @@ def test_the_shorter_limit_holds(own, limit):
 @pytest.mark.parametrize(("steps", "limit"), [(9, 9), (1000, 500)])
 def test_native_environments(steps, limit):
     assert with_time_limit(envs.make("CartPole-v1"), steps).episode_limit == limit
+
+
+needs_minigrid = pytest.mark.skipif(
+    "BabyAI-GoToLocal-v0" not in envpool_names(), reason="this EnvPool has no MiniGrid"
+)
+
+
+@needs_minigrid
+def test_a_limit_that_levels_compute_is_not_known():
+    made = envs.NativeEnvironment("BabyAI-GoToLocal-v0")
+    assert made.episode_limit is None
+    assert dataclasses.replace(made, max_episode_steps=9).episode_limit == 9
 
 
 @dataclasses.dataclass(frozen=True)
