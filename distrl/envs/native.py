@@ -61,6 +61,7 @@ class NativeEnvironment:
       clip_actions: clip continuous actions to their bounds before the environment sees them.
       options: pairs of EnvPool's own options for it: `(("stack_num", 1), ("frame_skip", 2))`.
       check_finite: NaN and infinite observations and rewards raise EnvironmentFault.
+      cut: a shorter time limit that EnvPool is not told; see `with_time_limit`.
     """
 
     name: str
@@ -69,6 +70,7 @@ class NativeEnvironment:
     clip_actions: bool = True
     options: tuple[Any, ...] = ()
     check_finite: bool = True
+    cut: int | None = dataclasses.field(default=None, metadata={"setting": False})
 
     def __post_init__(self) -> None:
         plain_numbers(self)
@@ -85,7 +87,8 @@ class NativeEnvironment:
                 f"one, and has no first steps; use {self.name.replace(_AUTO_RESET, '-')}"
             )
         check_whole(self, "num_threads", "environment", least=0, none=True)
-        check_whole(self, "max_episode_steps", "environment", none=True)
+        for name in ("max_episode_steps", "cut"):
+            check_whole(self, name, "environment", none=True)
         for name in ("clip_actions", "check_finite"):
             check_flag(self, name, "environment")
         if not isinstance(self.options, tuple):
@@ -148,13 +151,18 @@ class NativeEnvironment:
         )
 
     @property
+    def _limit_is_pure(self) -> bool:
+        """Whether the time limit does nothing but end the episode."""
+        family = type(self.envpool_spec()).__name__
+        return family.startswith(_PURE_LIMITS) and not family.startswith("Gymnasium")
+
+    @property
     def exact_limit(self) -> int | None:
-        """The time limit if the pool can cut episodes itself (see `NativePool`); else None."""
-        config, family = self.envpool_spec().config, type(self.envpool_spec()).__name__
+        """The time limit if EnvPool's can be one larger (see `NativePool`); else None."""
+        config = self.envpool_spec().config
         limit = self.max_episode_steps or config.max_episode_steps
-        pure = family.startswith(_PURE_LIMITS) and not family.startswith("Gymnasium")
         # With an episodic life, Atari continues a game that its own limit did not end.
-        if not pure or limit >= _NO_LIMIT or getattr(config, "episodic_life", False):
+        if not self._limit_is_pure or limit >= _NO_LIMIT or getattr(config, "episodic_life", False):
             return None
         return limit
 
@@ -163,7 +171,20 @@ class NativeEnvironment:
         """The most steps of an episode; None: there is no limit, or it is not known."""
         limit = self.max_episode_steps or self.envpool_spec().config.max_episode_steps
         # BabyAI's 0 means that each level computes its own limit.
-        return int(limit) if 0 < limit < _NO_LIMIT else None
+        known = int(limit) if 0 < limit < _NO_LIMIT else None
+        return min((n for n in (known, self.cut) if n is not None), default=None)
+
+    def with_time_limit(self, max_episode_steps: int) -> "NativeEnvironment":
+        """See `distrl.envs.time_limit`. Of the game nothing changes.
+
+        MiniGrid's rewards, for example, fall with the share of EnvPool's limit that was needed.
+        """
+        limit = self.episode_limit
+        if limit is not None and limit <= max_episode_steps:
+            return self
+        if self._limit_is_pure:
+            return dataclasses.replace(self, max_episode_steps=max_episode_steps)
+        return dataclasses.replace(self, cut=max_episode_steps)
 
     @property
     def is_atari(self) -> bool:
@@ -208,6 +229,7 @@ class NativeEnvironment:
             seeds[0],
             options=options,
             exact_limit=self.exact_limit,
+            cut=self.cut,
             num_threads=1 if self.num_threads is None else self.num_threads,
             clip_actions=self.clip_actions,
             clean_rewards=self.rewards_are_clean,

@@ -10,8 +10,9 @@ def with_time_limit(environment: Any, max_episode_steps: int) -> Any:
     """Returns the environment with episodes of at most this many steps; shorter limits stay.
 
     Args:
-      environment: a dataclass with a field `max_episode_steps`, as `NativeEnvironment`, or with
-        `wrappers`, as one in Python. If it has an `episode_limit`, a shorter one stays.
+      environment: one with a method `with_time_limit`, which does this, as `NativeEnvironment`; or
+        a dataclass with a field `max_episode_steps`, or with `wrappers`, as one in Python. If it
+        has an `episode_limit`, a shorter one stays.
       max_episode_steps: the limit, counted like the environment's own setting of that name: steps
         of the environment itself, or joint steps if it has several agents. An episode that reaches
         it ends as truncated.
@@ -19,6 +20,9 @@ def with_time_limit(environment: Any, max_episode_steps: int) -> Any:
     Raises:
       ConfigError: the environment has no such setting, or a limit would lose its rewards.
     """
+    with_limit = getattr(environment, "with_time_limit", None)
+    if with_limit is not None:
+        return with_limit(max_episode_steps)
 
     def shorter(settings: Any) -> Any:
         limit = min(max_episode_steps, settings.max_episode_steps or max_episode_steps)

@@ -39,6 +39,7 @@ class NativePool(Pool):
         *,
         options: dict[str, Any],
         exact_limit: int | None,
+        cut: int | None,
         num_threads: int,
         clip_actions: bool,
         clean_rewards: bool,
@@ -52,6 +53,7 @@ class NativePool(Pool):
         seed: seed of environment 0; environment i has `seed + i`.
         options: EnvPool's options.
         exact_limit: the time limit at which the pool cuts episodes; None: EnvPool does.
+        cut: a shorter one, at which the pool cuts episodes; EnvPool keeps its own.
         num_threads: EnvPool's threads; 0: one for each usable core.
         clip_actions: clip continuous actions to their bounds.
         clean_rewards: EnvPool gives reward 0 at FIRST.
@@ -62,7 +64,8 @@ class NativePool(Pool):
         """
         super().__init__(name, spec, num_envs, wait_num, clip_actions)
         self.seeds = tuple((seed + i) % 2**31 for i in range(num_envs))  # as EnvPool counts
-        self._limit = exact_limit
+        self._limit = min((n for n in (exact_limit, cut) if n is not None), default=None)
+        self._is_exact = exact_limit is not None
         if exact_limit is not None:
             options = {**options, "max_episode_steps": exact_limit + 1}
         threads = min(num_threads or usable_cores(), num_envs)
@@ -157,7 +160,7 @@ class NativePool(Pool):
             self._steps_to_limit -= 1
             if self._steps_to_limit <= 0:
                 self._cut_at_limit(env_id, state[self._elapsed], step_type)
-        elif np.count_nonzero(cut := state[self._trunc]):
+        if not self._is_exact and np.count_nonzero(cut := state[self._trunc]):
             discount[cut if self._terminated is None else cut & ~state[self._terminated]] = 1.0
         if self._stale_rewards and np.count_nonzero(step_type) != len(step_type):
             reward[step_type == StepType.FIRST] = 0.0

@@ -19,6 +19,7 @@ from distrl.envs.pools.envpool_library import envpool_names
 from distrl.envs.time_limit import with_time_limit
 from distrl.errors import ConfigError
 from distrl.testing import CountingEnvironment
+from distrl.types import StepType
 
 
 @pytest.mark.parametrize(("own", "limit"), [(None, 9), (5, 5), (20, 9)])
@@ -45,6 +46,44 @@ def test_a_limit_that_levels_compute_is_not_known():
     made = envs.NativeEnvironment("BabyAI-GoToLocal-v0")
     assert made.episode_limit is None
     assert dataclasses.replace(made, max_episode_steps=9).episode_limit == 9
+
+
+def played(environment, actions):
+    """Returns length, reward and discount at the ends of two equal environments' episodes."""
+    pool = environment.make_pool(2, 2, [3, 4])
+    length, ends = 0, []
+    step = pool.reset()
+    for action in actions:
+        step = pool.step(np.full(2, action, np.int32))
+        np.testing.assert_array_equal(step.step_type, step.step_type[0])
+        length = 0 if step.step_type[0] == StepType.FIRST else length + 1
+        if step.step_type[0] == StepType.LAST:
+            ends.append((length, round(float(step.reward[1]), 3), float(step.discount[1])))
+    pool.close()
+    return ends
+
+
+@needs_minigrid
+def test_a_limit_changes_no_reward_of_envpools():
+    made = envs.NativeEnvironment("MiniGrid-Empty-5x5-v0")  # its reward is 1 - 0.9 * steps / 100
+    right, forward = 1, 2
+    solution = [forward, forward, right, forward, forward]
+    assert played(with_time_limit(made, 50), solution) == [(5, 0.955, 0.0)]
+    assert played(with_time_limit(made, 5), solution) == [(5, 0.955, 0.0)]
+    cut = with_time_limit(with_time_limit(made, 3), 4)
+    assert cut.episode_limit == 3
+    # The next episode begins at the start, whatever the action at its first step.
+    expected = [(3, 0.0, 1.0), (3, 0.0, 1.0)]
+    assert played(cut, [*solution[:3], forward, *solution[:3]]) == expected
+    assert with_time_limit(made, 100) is made
+
+
+@needs_minigrid
+@pytest.mark.parametrize(("steps", "length"), [(250, 64), (20, 20)])
+def test_a_limit_lengthens_no_episode_whose_limit_is_not_known(steps, length):
+    limited = with_time_limit(envs.NativeEnvironment("BabyAI-GoToLocal-v0"), steps)
+    left = 0
+    assert played(limited, [left] * 140)[:2] == [(length, 0.0, 1.0)] * 2
 
 
 @dataclasses.dataclass(frozen=True)
