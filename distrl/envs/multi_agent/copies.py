@@ -14,6 +14,7 @@ from distrl.envs.multi_agent.environment import SeveralAgents
 from distrl.envs.multi_agent.joint import JointSpec
 from distrl.envs.multi_agent.pool import AgentPool
 from distrl.envs.pool import Environment, Pool, on_cores
+from distrl.envs.time_limit import with_time_limit
 from distrl.envs.whole_games import whole_games
 from distrl.errors import ConfigError
 from distrl.field_checks import check_whole, plain_numbers
@@ -80,6 +81,11 @@ class Copies(SeveralAgents):
     def whole_games(self) -> "Copies":
         """See `distrl.envs.whole_games`."""
         return dataclasses.replace(self, environment=whole_games(self.environment))
+
+    def with_time_limit(self, max_episode_steps: int) -> "Copies":
+        """See `distrl.envs.time_limit`."""
+        limited = with_time_limit(self.environment, max_episode_steps)
+        return dataclasses.replace(self, environment=limited)
 
     def on_cores(self, cores: int) -> "Copies":
         """See `distrl.envs.pool.on_cores`."""

@@ -10,6 +10,7 @@ from distrl import envs, specs
 from distrl.envs import (
     Act,
     ControlFlow,
+    Copies,
     End,
     MultiAgentEnvironment,
     PythonEnvironment,
@@ -97,6 +98,9 @@ class Own:
 class NoDataclass:
     max_episode_steps = 5
 
+    def spec(self):
+        return CountingEnvironment(0).spec()
+
 
 @pytest.mark.parametrize(("before", "limit"), [(None, 9), (5, 5), (20, 9)])
 def test_an_environment_of_ones_own_needs_no_episode_limit(before, limit):
@@ -142,3 +146,11 @@ def test_several_agents():
     pytest.importorskip("pettingzoo")
     made = with_time_limit(envs.make("mpe2:simple_spread_v3"), 9)
     assert made.wrappers.max_episode_steps == 9
+
+
+def test_copies():
+    made = PythonEnvironment(CountingEnvironment, wrappers=WrapperConfig(max_episode_steps=20))
+    assert with_time_limit(Copies(made, 2), 9) == Copies(with_time_limit(made, 9), 2)
+    assert with_time_limit(Copies(made, 2), 9).episode_limit == 9
+    with pytest.raises(ConfigError, match="NoDataclass has no max_episode_steps to set"):
+        with_time_limit(Copies(NoDataclass(), 2), 9)
