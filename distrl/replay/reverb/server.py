@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import reverb
+from reverb import pybind
 
 from distrl.errors import ConfigError
 from distrl.replay.columns import Columns
@@ -48,11 +49,8 @@ def reverb_tables(
     if config.samples_per_insert is None:
         limiter = reverb.rate_limiters.MinSize(limits.min_size_to_sample)
     else:
-        limiter = reverb.rate_limiters.SampleToInsertRatio(
-            limits.samples_per_insert,
-            limits.min_size_to_sample,
-            (limits.min_diff, limits.max_diff),
-        )
+        # As `SampleToInsertRatio`, which refuses buffers that `config.check` knows to be enough.
+        limiter = reverb.rate_limiters.RateLimiter(pybind.RateLimiter(**limits._asdict()))
     weighted = by_priority(config)
     sampler = reverb.selectors.Uniform()
     if weighted:

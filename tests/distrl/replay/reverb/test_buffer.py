@@ -132,6 +132,20 @@ def test_sizes_must_be_multiples_of_an_items(streams):
 
 
 @pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
+def test_a_strict_ratio_with_a_small_error_buffer(make_replay, streams):
+    """The limits are less than twice `samples_per_insert` apart, for which Reverb's class asks."""
+    config = ReplayConfig("uniform", T, samples_per_insert=8.0, error_buffer=8.0, strict_ratio=True)
+    replay = make_replay(config, 4)
+    client = replay.client()
+    assert client.info().limits == config.limits(4)
+    for steps, samples in ((T + 1, 1), (T, 2), (T, 2)):
+        streams.add_to(client, np.arange(1, dtype=np.int32), steps)
+        client.flush()
+        for _ in range(samples):
+            client.sample(timeout=60.0)
+
+
+@pytest.mark.parametrize("make_replay", ["reverb"], indirect=True)
 def test_the_state_of_a_server_in_another_process(make_replay, streams):
     config = ReplayConfig(
         "uniform", T, max_size=9, min_size_to_sample=2, samples_per_insert=2.0, error_buffer=8.0
