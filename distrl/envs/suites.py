@@ -195,7 +195,7 @@ def _find(name: str) -> tuple[str, str]:
                 f"module {prefix} registers with gymnasium write gym:{name}"
             )
         if prefix == "gym":
-            prefix = _registers(rest)
+            prefix = registered_by(rest)
         names = names_in(prefix)
         if rest in names or (prefix == "gym" and ":" in rest):
             return prefix, rest
@@ -203,7 +203,7 @@ def _find(name: str) -> tuple[str, str]:
     if name in envpool_names():
         return "envpool", name
     seen = sorted(envpool_names())
-    suites = [_registers(name)]
+    suites = [registered_by(name)]
     if _DM_CONTROL_NAME.fullmatch(name):
         suites.append("dm_control")
     for suite in suites:
@@ -253,7 +253,7 @@ def _refuse_threads(name: str, num_threads: int | None) -> None:
         )
 
 
-def _registers(name: str) -> str:
+def registered_by(name: str) -> str:
     """Returns the suite whose package registers a name with gymnasium."""
     return next((s for s, begin in _REGISTERED.items() if name.startswith(begin)), "gym")
 

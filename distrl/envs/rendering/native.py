@@ -102,7 +102,7 @@ class _TwoPools(Pool):
 
 
 def in_python(environment: NativeEnvironment) -> PythonEnvironment | None:
-    """Returns gymnasium's or dm_control's environment with the same spaces; None: there is none.
+    """Returns another suite's environment with the same spaces; None: there is none.
 
     It is the one of the same name, else the newest version of that.
 
@@ -134,12 +134,13 @@ def describe(environment: PythonEnvironment) -> str:
 def _similar(name: str) -> list[str]:
     """Returns names of other suites' environments that may be the same, the likeliest first."""
     base, _, version = name.rpartition("-v")
+    suite = suites.registered_by(name)
     try:
-        others = [each for each in suites.names_in("gym") if each.rpartition("-v")[0] == base]
-    except ConfigError:  # gymnasium is not installed
+        others = [each for each in suites.names_in(suite) if each.rpartition("-v")[0] == base]
+    except ConfigError:  # its package is not installed
         others = []
     others.sort(key=lambda each: (each != name, -int(each.rpartition("-v")[2])))
-    names = [f"gym:{each}" for each in others]
+    names = [f"{suite}:{each}" for each in others]
     if not names and version == "1":
         wanted = base.lower()
         try:

@@ -75,9 +75,9 @@ def rendered(environment: Environment, mode: str = PICTURES) -> Rendered:
         note = "the pictures are the observations themselves"
         return Rendered(environment, native.observed_picture, lambda: _FPS, note)
     raise ConfigError(
-        f"{environment.name}: EnvPool does not draw it, its observation is not an image, and "
-        "gymnasium and dm_control have no environment with its spaces; name another one of the "
-        "same spaces: --env=NAME"
+        f"{environment.name}: EnvPool does not draw it, its observation is not an image, and no "
+        "other suite that is installed has an environment with its spaces; name another one of "
+        "the same spaces: --env=NAME"
     )
 
 

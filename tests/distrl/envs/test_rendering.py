@@ -1,5 +1,6 @@
 """Pictures of environments: of the environment that is stepped, at its newest time step."""
 
+import importlib.util
 import types
 
 import gymnasium
@@ -8,6 +9,7 @@ import pytest
 
 from distrl import envs
 from distrl.envs import PythonEnvironment, WrapperConfig
+from distrl.envs.pools.envpool_library import envpool_names
 from distrl.envs.rendering import pictures
 from distrl.envs.rendering.rendered import rendered
 from distrl.errors import ConfigError
@@ -166,6 +168,25 @@ def test_what_envpool_does_not_draw_is_played_elsewhere(name, other):
     assert drawn.note == f"EnvPool does not draw: this is {other}, of the same spaces"
     assert drawn.environment.episode_limit == environment.episode_limit
     assert drawn.environment.spec().action.shape == environment.spec().action.shape
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("MiniGrid-Empty-5x5-v0", 100), ("BabyAI-GoToLocal-v0", None)]
+)
+def test_envpools_minigrid_is_drawn_by_minigrid(monkeypatch, name, limit):
+    # Not imported here, which would register its environments with gymnasium.
+    if importlib.util.find_spec("minigrid") is None or name not in envpool_names():
+        pytest.skip("minigrid is not installed, or EnvPool has no MiniGrid")
+    drawn = rendered(envs.make(name))
+    assert drawn.note == f"EnvPool does not draw: this is minigrid's {name}, of the same spaces"
+    assert drawn.environment.episode_limit == limit
+    pool = drawn.environment.make_pool(1, 1, [0])
+    assert drawn.picture(pool.reset()).shape[2] == 3
+    pool.close()
+    monkeypatch.setitem(envs.suites._PACKAGES, "minigrid", (("not_installed",), "minigrid"))
+    envs.suites._import.cache_clear()
+    with pytest.raises(ConfigError, match="no other suite that is installed has an environment"):
+        rendered(envs.make(name))
 
 
 def test_pictures_of_cartpole():
