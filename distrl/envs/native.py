@@ -218,9 +218,11 @@ class NativeEnvironment:
 
     def make_pool(self, num_envs: int, wait_num: int, seeds: Sequence[int]) -> Pool:
         """See `Environment`. EnvPool takes one seed: environment i has `seeds[0] + i`."""
-        options = dict(self.options)
+        options, cut = dict(self.options), self.cut
         if self.max_episode_steps is not None:
             options["max_episode_steps"] = self.max_episode_steps
+            if not self._limit_is_pure:  # some of these families have a limit of their own only
+                cut = min(cut or self.max_episode_steps, self.max_episode_steps)
         return NativePool(
             self.name,
             self.spec(),
@@ -229,7 +231,7 @@ class NativeEnvironment:
             seeds[0],
             options=options,
             exact_limit=self.exact_limit,
-            cut=self.cut,
+            cut=cut,
             num_threads=1 if self.num_threads is None else self.num_threads,
             clip_actions=self.clip_actions,
             clean_rewards=self.rewards_are_clean,

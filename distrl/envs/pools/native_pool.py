@@ -53,7 +53,7 @@ class NativePool(Pool):
         seed: seed of environment 0; environment i has `seed + i`.
         options: EnvPool's options.
         exact_limit: the time limit at which the pool cuts episodes; None: EnvPool does.
-        cut: a shorter one, at which the pool cuts episodes; EnvPool keeps its own.
+        cut: another one, at which the pool also cuts episodes; EnvPool keeps its own.
         num_threads: EnvPool's threads; 0: one for each usable core.
         clip_actions: clip continuous actions to their bounds.
         clean_rewards: EnvPool gives reward 0 at FIRST.

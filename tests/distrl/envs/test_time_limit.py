@@ -79,6 +79,14 @@ def test_a_limit_changes_no_reward_of_envpools():
     assert with_time_limit(made, 100) is made
 
 
+@pytest.mark.parametrize("name", ["Game2048-v1", "MiniGrid-Empty-5x5-v0"])
+def test_the_setting_holds_also_where_envpool_ignores_it(name):
+    if name not in envpool_names():
+        pytest.skip(f"this EnvPool has no {name}")
+    limited = envs.NativeEnvironment(name, max_episode_steps=3)
+    assert played(limited, [0] * 7) == [(3, 0.0, 1.0)] * 2
+
+
 @needs_minigrid
 @pytest.mark.parametrize(("steps", "length"), [(250, 64), (20, 20)])
 def test_a_limit_lengthens_no_episode_whose_limit_is_not_known(steps, length):
