@@ -296,9 +296,7 @@ class Checkpointer:
             if not last:
                 raise
             shutil.rmtree(folder, ignore_errors=True)
-            self._printer(
-                f"distrl: the last checkpoint has no replay table: {' '.join(str(error).split())}"
-            )
+            self._printer(f"distrl: the last checkpoint has no replay table: {one_line(error)}")
             return None
 
     def _read_counters(self, last: bool) -> dict[str, Any]:
@@ -310,8 +308,7 @@ class Checkpointer:
                 raise
             known = self._known_counters
             self._printer(
-                f"distrl: the last checkpoint has older counts of episodes: "
-                f"{' '.join(str(error).split())}"
+                f"distrl: the last checkpoint has older counts of episodes: {one_line(error)}"
             )
         least = {name: max(known[name], count) for name, count in self._at_least().items()}
         return {**known, **least}

@@ -22,6 +22,7 @@ def memory_file(name: str) -> int:
     """
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)
+    # Not the shared LIBC, whose `syscall` has the arguments of futexes.
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = libc.syscall(
         ctypes.c_long(_SYS_MEMFD_CREATE), os.fsencode(name), ctypes.c_uint(_MFD_CLOEXEC)

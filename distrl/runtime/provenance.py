@@ -12,10 +12,14 @@ from typing import Any
 from distrl.runtime.working_folder import absolute
 
 _GIT_S = 5.0  # for an answer of git, on a slow file system
+SUITES = (
+    "ale-py", "box2d", "box2d-py", "dm-control", "minigrid", "mpe2", "mujoco", "pettingzoo",
+)  # fmt: skip
+"""Packages of environments, which a program may do without."""
 _PACKAGES = (
     "distrl", "jax", "jaxlib", "numpy", "dm-haiku", "optax", "rlax", "dm-reverb", "dm-launchpad",
-    "grpcio", "envpool", "gymnasium", "dm-env", "ale-py", "box2d", "box2d-py", "dm-control",
-    "minigrid", "mpe2", "mujoco", "pettingzoo", "tensorflow", "tensorflow-cpu", "cloudpickle",
+    "grpcio", "envpool", "gymnasium", "dm-env", *SUITES, "tensorflow", "tensorflow-cpu",
+    "cloudpickle",
 )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 import re
 import sysconfig
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,9 +30,10 @@ def describe_error(error: BaseException) -> str:
 
     Of an environment's fault it has the first line: the environment's own traceback follows there.
     """
-    # What a traceback shows, whatever str(error) raises, but without notes, such as JAX's.
-    shown = traceback.TracebackException(type(error), error, None, compact=True)
-    text = str(shown).strip()
+    try:
+        text = str(error).strip()
+    except Exception:  # as in a traceback of Python's
+        text = "<exception str() failed>"
     if isinstance(error, EnvironmentFault):
         text = text.partition("\n")[0]
     return one_line(f"{type(error).__name__}{text and ': '}{text}")[:_LINE_LIMIT]

@@ -17,7 +17,6 @@ from absl import flags
 from distrl.errors import ConfigError
 from distrl.launch.run_dir.config_dict import (
     SCALARS,
-    is_plain,
     is_settings_mapping,
     is_settings_tuple,
     setting_fields,
@@ -146,13 +145,19 @@ def describe(settings: Any, prefix: str) -> dict[str, _Leaf]:
             for key, part in parts.items():
                 if dataclasses.is_dataclass(part):
                     leaves.update(describe(part, f"{name}.{key}"))
-        elif not isinstance(value, tuple) or is_plain(value):
+        elif not _holds_objects(value):
             every = _kinds(hints.get(field.name, type(value)))
             kinds = tuple(kind for kind in every if kind is not Callable)
             is_function = callable(value) or (kinds != every and set(kinds) <= {type(None)})
             if not is_function and all(kind in (*SCALARS, tuple, type(None)) for kind in kinds):
                 leaves[name] = _Leaf(value, kinds, docs.get(field.name, _text(kinds)))
     return leaves
+
+
+def _holds_objects(value: Any) -> bool:
+    """Returns whether a tuple holds dataclasses or functions, which no flag can give."""
+    parts = value if isinstance(value, tuple) else ()
+    return any(dataclasses.is_dataclass(x) or callable(x) or _holds_objects(x) for x in parts)
 
 
 def _hints(settings: type) -> dict[str, Any]:

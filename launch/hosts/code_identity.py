@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from distrl.launch.paths import PACKAGE
-from distrl.runtime.provenance import versions
+from distrl.runtime.provenance import SUITES, versions
 
 
 def identity() -> dict[str, str]:
@@ -19,6 +19,8 @@ def identity() -> dict[str, str]:
 def difference(host: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> str | None:
     """Returns one line about the first difference between two hosts' identities, or None.
 
+    A package of environments that one host lacks is none: a program that needs it says so there.
+
     Args:
       host: name of the other host.
       theirs: identity of the other host.
@@ -27,6 +29,8 @@ def difference(host: str, theirs: Mapping[str, str], ours: Mapping[str, str]) ->
     for name in sorted({*theirs, *ours}):
         their_version, our_version = theirs.get(name, "none"), ours.get(name, "none")
         if their_version == our_version:
+            continue
+        if name in SUITES and "none" in (their_version, our_version):
             continue
         if name == "code":
             return (

@@ -50,6 +50,7 @@ def _pickled(experiment: Any) -> bytes:
 
     from distrl.errors import ConfigError
     from distrl.launch.python.pickling import dumps
+    from distrl.runtime.traceback_text import describe_error
 
     try:
         return dumps(experiment)
@@ -64,7 +65,7 @@ def _pickled(experiment: Any) -> bytes:
                 break
         raise ConfigError(
             f"distrl.train: {what} cannot be sent to the process that trains: "
-            f"{type(error).__name__}: {' '.join(str(error).split())}; {advice}"
+            f"{describe_error(error)}; {advice}"
         ) from error
 
 

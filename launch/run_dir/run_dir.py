@@ -171,6 +171,7 @@ def _note_end(path: Path, ended: tuple[str, int], config: dict[str, Any]) -> Non
     last = read_dict(path / RESULT_FILE) or {}
     # A failure with the budget used up may be another one than the goal that was not reached.
     if last.get("exit_code") == code and (code == EXIT_FINISHED or last.get("reason") == reason):
+        write_json(path / RESULT_FILE, last)  # it is this program's result, too
         return
     old = read_dict(path / CONFIG)  # None: it was damaged
     # With the goal that the result is of: `_resume` believes a result where the goal is the same.

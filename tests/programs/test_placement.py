@@ -164,7 +164,7 @@ def test_actors_that_share_no_memory_with_the_inferencers():
     with pytest.raises(ConfigError, match=r"actor/0 is on h2, and the inferencers are on h1; lea"):
         place(made, parse_hosts("h1,h2"), light=True)
     assert not asks_on_one_host(place(experiment(), parse_hosts("h1,h2"), light=True))
-    with pytest.raises(ConfigError, match=r"auto, courier or shared_memory, got 'shm'"):
+    with pytest.raises(ConfigError, match=r"one of auto, courier, shared_memory; got 'shm'"):
         InferenceConfig(transport="shm")
 
 

@@ -189,10 +189,11 @@ class Layered:
     layers: tuple[Inner, ...] = (Inner(), Inner(size=4))
     several: tuple[Any, ...] = (Inner(),)
     functions: tuple = (print, len)
+    options: tuple = (("desc", ["SFG"]), ("slippery", False))
 
 
 def test_dataclasses_without_names_have_no_flags_and_are_a_list_in_a_file(values):
-    assert config_flags.describe(Layered(), "config") == {}
+    assert set(config_flags.describe(Layered(), "config")) == {"config.options"}
     assert config_flags.apply_flags(Layered(), values) == Layered()
     assert [layer["size"] for layer in as_dict(Layered())["layers"]] == [3, 4]
 

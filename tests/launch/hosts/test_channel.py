@@ -13,6 +13,7 @@ import pytest
 from distrl.launch.hosts import channel
 from distrl.launch.hosts.channel import JsonLineChannel
 from distrl.launch.hosts.code_identity import difference, identity
+from distrl.runtime.provenance import SUITES
 
 
 class Ends:
@@ -126,6 +127,9 @@ def test_other_code_and_other_versions_are_named():
     )
     without = {name: version for name, version in ours.items() if name != "numpy"}
     assert "host h2 has numpy none" in str(difference("h2", without, ours))
+    # One that the program may not need; a host that lacks what it needs says so itself.
+    lacks = {name: version for name, version in ours.items() if name not in SUITES}
+    assert difference("h2", lacks, {**ours, "minigrid": "3.0.0"}) is None
 
 
 def test_an_environment_of_another_version_is_other_code(monkeypatch):

@@ -289,7 +289,6 @@ from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
 from distrl.launch.python import training, training_process
 from distrl.replay.buffer import ReplayConfig
-from distrl.runtime.files import write_json
 from tests.support.selection import full
 
 class Mine(CountingEnvironment):
@@ -490,9 +489,9 @@ def test_a_run_ends_and_saves_when_its_caller_is_killed(tmp_path):
 
 
 def test_a_folder_is_named_only_if_it_is_there(tmp_path):
-    said = training._reason(tmp_path / "none", 1, ["NameError: no"])
+    said = training._reason(tmp_path / "none", None, 1, ["NameError: no"])
     assert said == "training ended with status 1: NameError: no"
-    assert training._reason(tmp_path, 1, ["x"]).endswith(f": x; its output is in {tmp_path}")
+    assert training._reason(tmp_path, None, 1, ["x"]).endswith(f": x; its output is in {tmp_path}")
 
 
 def test_numbers_of_numpy_become_pythons():

@@ -24,7 +24,7 @@ from distrl.errors import ConfigError
 from distrl.experiment import ActorsConfig, Experiment, LearnerConfig
 from distrl.goal import MISSED, Goal
 from distrl.launch.run_dir import config_diff, resume_checks, run_dir
-from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED
+from distrl.launch.supervision.result import EXIT_FAILED, EXIT_FINISHED, which_result
 from distrl.programs.single_process import single_process
 from distrl.replay.buffer import ReplayConfig
 from distrl.replay.columns import Columns
@@ -277,6 +277,10 @@ def test_a_run_that_crashed_with_its_budget_used_up_has_missed_its_goal(opened, 
     result = json.loads(path.read_text())
     assert (result["reason"], result["exit_code"]) == (reason, code)
     assert reason.startswith(MISSED) and code == EXIT_FAILED
+    before = which_result(path.parent)
+    assert opened(made)[0].ended == (reason, code)
+    assert which_result(path.parent) != before  # the result of this program, too
+    assert json.loads(path.read_text()) == result
 
 
 def test_a_table_of_other_shards(tmp_path):
