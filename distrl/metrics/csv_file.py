@@ -1,4 +1,4 @@
-"""Files of rows, such as `metrics.csv`: appended, by one program after the other."""
+"""Files of rows, such as `metrics.csv`, which one program after another appends to."""
 
 import contextlib
 import csv
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from distrl.metrics.told_once import ToldOnce
+from distrl.metrics.reported_errors import ReportedErrors
 from distrl.runtime.files import replacing, sync
 
 _BLOCK = 1 << 16  # bytes that are read at a time
 
 
 class CsvFile:
-    """A file of rows. Training does not depend on it: a full disk costs rows, and is told.
+    """A file of rows. Training does not depend on it: a full disk loses rows, and is reported once.
 
     Attributes:
       header: the names of the columns; empty in a new file.
@@ -25,7 +25,7 @@ class CsvFile:
         """Args:
         path: the file, which is created or continued.
         printer: takes a line about what is wrong with the file.
-        max_bytes: size from which on rows are left out, which is told once; None: no limit.
+        max_bytes: the size from which on rows are left out, which is reported once; None: no limit.
         """
         self._path = path
         self._printer = printer
@@ -33,18 +33,18 @@ class CsvFile:
         self._is_full = False
         self._file: TextIO | None = None
         self.header: list[str] = []
-        self._errors = ToldOnce(printer, path, "rows will be missing")
-        with self._told():
+        self._errors = ReportedErrors(printer, path, "rows will be missing")
+        with self._reporting():
             self._open()
 
     def resume(self, column: str, value: int) -> None:
-        """Drops the last rows in which a column is beyond a value: what they tell of is lost."""
+        """Drops the last rows in which a column is beyond a value: what they describe is lost."""
 
         def is_beyond(line: bytes) -> bool:
             fields = dict(zip(self.header, next(csv.reader([line.decode()]), []), strict=False))
             return column in fields and float(fields[column] or 0) > value
 
-        with self._told():
+        with self._reporting():
             if self._file is not None and column in self.header:
                 self._file.flush()
                 cut_lines(self._path, is_beyond, keep=1)
@@ -64,12 +64,12 @@ class CsvFile:
         """Writes rows; the file gets columns for new names.
 
         Args:
-          names: of the columns.
+          names: the names of the columns.
           lines: the rows, as the module `csv` writes them.
         """
         if self._is_full or not lines:
             return
-        with self._told():
+        with self._reporting():
             if self._file is None:
                 self._open()
             assert self._file is not None
@@ -78,7 +78,7 @@ class CsvFile:
                 csv.writer(self._file).writerow(self.header)
             elif new := [name for name in names if name not in self.header]:
                 self._widen(new)
-            if self.header != list(names):  # else nothing is to be read again, row by row
+            if self.header != list(names):  # otherwise the lines fit as they are
                 rows = csv.DictReader(io.StringIO(lines, newline=""), names)
                 csv.writer(self._file).writerows(map(row.get, self.header) for row in rows)
             else:
@@ -93,20 +93,20 @@ class CsvFile:
 
     def close(self) -> None:
         """Closes the file."""
-        with self._told():
+        with self._reporting():
             if self._file is not None:
                 self._file.close()
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Tells the first of several errors, and closes the file: the next row opens it again."""
-        with self._errors():
+    def _reporting(self) -> Iterator[None]:
+        """Reports the first of several errors; closes the file, which the next row opens again."""
+        with self._errors.reporting():
             try:
                 yield
             except OSError:
                 file, self._file = self._file, None
                 if file is not None:
-                    with contextlib.suppress(OSError):  # what it could not write
+                    with contextlib.suppress(OSError):  # closing retries what could not be written
                         file.close()
                 raise
 
@@ -118,7 +118,7 @@ class CsvFile:
         text = io.StringIO()
         csv.writer(text).writerow(header)
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}.new")
-        with replacing(self._path, part):  # who reads the file sees the old one or the new one
+        with replacing(self._path, part):  # readers see the old file or the new one
             with open(self._path, "rb") as old, open(part, "wb") as file:
                 file.write(text.getvalue().encode())
                 next(old, b"")  # its header
@@ -138,7 +138,7 @@ class CsvFile:
         try:
             first = line.decode()
             if "\0" in first:
-                raise csv.Error("line contains NUL")  # from Python 3.11 on the reader takes it
+                raise csv.Error("line contains NUL")  # since Python 3.11 the reader accepts it
             self.header = next(csv.reader(first.splitlines()), [])
         except (UnicodeDecodeError, csv.Error):
             damaged = self._path.with_name(f"{self._path.name}.damaged")
@@ -149,12 +149,12 @@ class CsvFile:
 
 
 def cut_lines(path: Path, is_beyond: Callable[[bytes], bool], keep: int = 0) -> None:
-    """Cuts a file after the last line that is not beyond what is to stay.
+    """Cuts a file off after the last line that is not beyond what is to stay.
 
     Args:
       path: the file. Other handles that append to it continue at its new end.
-      is_beyond: of a line; one that it cannot read (ValueError, LookupError), or that a kill has
-        cut off, goes too.
+      is_beyond: returns whether a line is beyond it. A line that it cannot read (ValueError,
+        LookupError), or that a kill has cut off, goes too.
       keep: lines at the beginning that stay.
     """
     with open(path, "rb") as file:

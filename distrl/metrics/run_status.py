@@ -1,4 +1,4 @@
-"""What is known of a task in progress, in a file that other processes read."""
+"""The status of a task in progress, in a file that other processes read."""
 
 import collections
 import os
@@ -11,13 +11,13 @@ from distrl.goal import Goal
 from distrl.metrics.bottleneck import BottleneckVerdict, find_bottleneck
 from distrl.metrics.node_times import Mark, NodeTimes, columns
 from distrl.metrics.progress_line import FILE_NAME
-from distrl.metrics.told_once import ToldOnce
+from distrl.metrics.reported_errors import ReportedErrors
 from distrl.runtime.files import write_json
 from distrl.runtime.host_resources import idle_seconds
 from distrl.shared_memory.process import boot_id
 
-_WRITE_S = 1.0  # between two writes
-_WINDOW_S = 10.0  # that rates and shares are taken over, at least
+_WRITE_S = 1.0  # between two writes of the file
+_WINDOW_S = 10.0  # the least time that rates and shares are taken over
 _RATES = ("env_steps", "learner_steps", "episodes", "trained_steps")
 
 
@@ -38,8 +38,8 @@ class RunStatus:
         clock: Callable[[], float] = time.monotonic,
     ):
         """Args:
-        goal: of the task.
-        folder: of the task; None: nothing is written.
+        goal: the task's goal.
+        folder: the task's folder; None: nothing is written.
         printer: takes a line if the file cannot be written.
         coupled: see `find_bottleneck`.
         table_max: unrolls that the table has room for.
@@ -55,7 +55,7 @@ class RunStatus:
         self._idle: collections.deque[tuple[float, float]] = collections.deque()
         self._idle_cores: float | None = None
         self._cores = os.sched_getaffinity(0)  # before this process's threads are kept to some
-        self._errors = ToldOnce(printer, self._path, "the status is not current")
+        self._errors = ReportedErrors(printer, self._path, "the status is not current")
 
     def columns(self) -> dict[str, float | None]:
         """Returns a row's columns, about the time since the row before."""
@@ -76,7 +76,7 @@ class RunStatus:
         return self._path is not None and self._clock() >= self._next_write
 
     def write(self, metrics: Mapping[str, Any], ended: bool = False) -> None:
-        """Writes the file. Args: metrics: `Monitor.snapshot`. ended: this is the last time."""
+        """Writes the file. Args: metrics: `Monitor.snapshot`. ended: it is the last time."""
         if self._path is None:
             return
         now = self._clock()
@@ -91,7 +91,7 @@ class RunStatus:
         status = {
             "time": time.time(),
             "monotonic": now,
-            "boot": boot_id(),  # since which this clock counts
+            "boot": boot_id(),  # this clock counts from then on
             "metrics": dict(metrics),
             "rates": {name: round(rate, 2) for name, rate in rates.items()},
             "table_max": self._table_max,
@@ -103,12 +103,12 @@ class RunStatus:
             "bottleneck": None if verdict is None else verdict.sentence,
             "gains": {} if verdict is None else verdict.gains,
         }
-        with self._errors():
+        with self._errors.reporting():
             write_json(self._path, status, durable=False)
             self._errors.worked()
 
     def _look_at_cores(self, now: float) -> None:
-        """Notes how many usable cores have been idle, on average over the window."""
+        """Records how many usable cores have been idle, on average over the window."""
         idle = idle_seconds(self._cores)
         if idle is None:
             return
@@ -123,7 +123,7 @@ class RunStatus:
     def _since(
         self, now: float, metrics: Mapping[str, Any]
     ) -> tuple[float, dict[str, float], Mark]:
-        """Notes this moment. Returns one about `_WINDOW_S` ago, or the first."""
+        """Records this moment. Returns one about `_WINDOW_S` ago, or the first."""
         window = self._window
         window.append((now, {name: metrics[name] for name in _RATES}, self.times.mark()))
         while len(window) > 2 and window[1][0] <= now - _WINDOW_S:
@@ -139,10 +139,10 @@ def progress(
     Args:
       goal: with "auto" already resolved.
       metrics: `Monitor.snapshot`.
-      rates: of its counts, per second.
+      rates: the rates of its counts, per second.
 
     Returns:
-      Of each part "name", "value" (None: not known yet), "wanted", and for budgets "seconds_left"
+      For each part "name", "value" (None: not known yet), "wanted", and for budgets "seconds_left"
       at the present rate (None: it does not rise). A run ends at its first budget that is spent.
     """
     parts = []

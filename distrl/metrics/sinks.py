@@ -81,7 +81,7 @@ class JsonLines:
 
     def _cut(self, is_beyond: Callable[[bytes], bool]) -> None:
         if self._file.path.exists():
-            with self._file.told():
+            with self._file.errors.reporting():
                 cut_lines(self._file.path, is_beyond)
 
     def append(self, row: Mapping[str, Any]) -> None:

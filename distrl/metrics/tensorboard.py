@@ -47,7 +47,7 @@ class TensorBoard:
                 Event(wall_time=now, file_version="brain.Event:2"),
                 Event(wall_time=now, step=first, session_log=session),
             ]
-            with self._file.told():
+            with self._file.errors.reporting():
                 self._folder.mkdir(parents=True, exist_ok=True)
         if self._file.append(b"".join(_record(event.SerializeToString()) for event in events)):
             self._begun = True

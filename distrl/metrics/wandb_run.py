@@ -1,4 +1,4 @@
-"""A run of Weights & Biases."""
+"""Metrics as a run of Weights & Biases."""
 
 import os
 import uuid
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distrl.errors import ConfigError
-from distrl.metrics.told_once import ToldOnce
+from distrl.metrics.reported_errors import ReportedErrors
 from distrl.runtime.files import TASKS, read_dict, write_json
 from distrl.runtime.traceback_text import one_line
 
@@ -17,7 +17,7 @@ _FILE = "wandb.json"  # in the run folder: what the run is to the service
 class WandbRun:
     """A run of Weights & Biases, named after the folder; a resumed run continues its own.
 
-    Training does not depend on it: what cannot be logged is told once.
+    Training does not depend on it: what cannot be logged is reported once.
     """
 
     def __init__(self, run_dir: Path, settings: Mapping[str, Any], printer: Callable[[str], None]):
@@ -32,7 +32,7 @@ class WandbRun:
         import wandb
 
         errors = (wandb.Error, OSError)
-        self._told = ToldOnce(printer, "Weights & Biases", "points will be missing", errors)
+        self._errors = ReportedErrors(printer, "Weights & Biases", "points will be missing", errors)
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
             self._run = wandb.init(
@@ -55,12 +55,12 @@ class WandbRun:
     def append(self, row: Mapping[str, Any]) -> None:
         """See `Sink`."""
         known = {name: value for name, value in row.items() if value is not None}
-        with self._told():
+        with self._errors.reporting():
             self._run.log(known, step=int(row["env_steps"]))
 
     def close(self) -> None:
         """See `Sink`."""
-        with self._told():
+        with self._errors.reporting():
             self._run.finish()
 
 

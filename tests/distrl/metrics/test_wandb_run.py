@@ -112,7 +112,7 @@ def test_what_it_refuses_is_bad_input(tmp_path, fake):
         make_monitor(tmp_path / "run")
 
 
-def test_what_cannot_be_logged_is_told_once(tmp_path, fake):
+def test_what_cannot_be_logged_is_reported_once(tmp_path, fake):
     lines = []
     monitor = make_monitor(tmp_path / "run", lines.append)
     fake.error = Fake.Error("the service has ended")

@@ -1,4 +1,4 @@
-"""Errors that cost records and not the run: the first of several in a row is told."""
+"""Errors that lose records but do not end the run: reports the first of several in a row."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator
 from distrl.runtime.traceback_text import one_line
 
 
-class ToldOnce:
-    """What training does not depend on may fail within `with errors(): ...`, and that is told."""
+class ReportedErrors:
+    """Errors of something that training does not depend on: they are reported, not raised.
+
+    Of several in a row only the first is reported.
+    """
 
     def __init__(
         self,
@@ -18,25 +21,25 @@ class ToldOnce:
     ):
         """Args:
         printer: takes a line about the first error.
-        what: fails, such as a file.
+        what: what fails, such as a file, for the line.
         consequence: what follows, such as "rows will be missing".
-        errors: the exceptions that are told; others are raised.
+        errors: the exceptions that are reported; others are raised.
         """
         self._printer, self._what, self._errors = printer, what, errors
         self._consequence = consequence
-        self._told = False
+        self._reported = False
 
     @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Tells an error of what is done within, unless the one before was told."""
+    def reporting(self) -> Iterator[None]:
+        """Reports an error of the block instead of raising it; only the first until `worked`."""
         try:
             yield
         except self._errors as error:
-            if not self._told:
+            if not self._reported:
                 why = getattr(error, "strerror", None) or one_line(error)
                 self._printer(f"distrl: {self._what}: {why}: {self._consequence}")
-            self._told = True
+            self._reported = True
 
     def worked(self) -> None:
-        """Has the next error be told again."""
-        self._told = False
+        """Allows the next error to be reported again."""
+        self._reported = False
