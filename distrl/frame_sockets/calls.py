@@ -1,9 +1,9 @@
-"""Calls of a node by frames: one answer to each, and a call that fails may have been made.
+"""Calls to a node by frames: each gets one answer, and a failed call may have been executed.
 
 A call is a message, a tuple that begins with a name, and an array of bytes; so is its answer. A
 client's first question on a connection is whether a server is there: a tunnel to another host
 accepts connections to a server that does not listen yet, and closes them. No call has been sent
-then, so that another connection can be tried.
+then, so the client can try another connection.
 """
 
 import logging
@@ -19,9 +19,9 @@ from distrl.frame_sockets.listener import FrameListener
 from distrl.runtime.messages import MessageError
 
 _CONNECT_S = 5.0
-_RETRY_S, _MOST_RETRY_S = 0.05, 0.5  # between two attempts to connect, at first and at most
-_STOPPING_S = 5.0  # that a call waits for its answer once the program stops
-_TEXT_LIMIT = 10_000  # characters of an error
+_RETRY_S, _MOST_RETRY_S = 0.05, 0.5  # between two attempts to connect: at first, at most
+_STOPPING_S = 5.0  # how long a call waits for its answer once the program stops
+_TEXT_LIMIT = 10_000  # characters of an error's text
 _IS_THERE, _THERE = ("is there",), ("there",)
 
 _LOG = logging.getLogger(__name__)
@@ -43,12 +43,12 @@ class FrameCallServer:
         expected: tuple[type[Exception], ...] = (),
     ) -> None:
         """Args:
-        answer: returns a call's answer, whose first word is not "error"; None: it is no call, and
-          the client is cut off. What it raises is the client's answer.
+        answer: returns a call's answer, whose first word is not "error"; None: it is not a call,
+          and the client is disconnected. What it raises is passed to the client as the answer.
         limit: bytes of a call's array.
         address: "unix:/path" or "host:port", of this machine.
-        key: the program's; a client must have it.
-        what: is served, for messages.
+        key: the program's key, which a client must have.
+        what: name of what is served, for messages.
         expected: exceptions of `answer` that are not logged here.
 
         Raises:
@@ -83,19 +83,19 @@ class FrameCallServer:
 
 
 class FrameCallClient:
-    """A client of a `FrameCallServer`, which makes one call after the other.
+    """A client of a `FrameCallServer`, which makes one call after another.
 
-    After a connection is lost, the next call connects again. A call is sent once.
+    After a lost connection, the next call connects again. Each call is sent once at most.
     """
 
     def __init__(
         self, what: str, limit: int, address: str, key: str, timeout: float, stop: threading.Event
     ) -> None:
         """Args:
-        what: is served, for messages.
+        what: name of what is served, for messages.
         limit: bytes of an answer's array.
-        address: the server's, "unix:/path" or "host:port".
-        key: the program's.
+        address: the server's address, "unix:/path" or "host:port".
+        key: the program's key.
         timeout: seconds that a call waits for its answer, and for a server if there is none yet.
         stop: set when the program stops.
         """
@@ -138,11 +138,11 @@ class FrameCallClient:
         raise self.no_answer()
 
     def no_answer(self) -> PeerError:
-        """Returns the error for a server that answered what is none."""
+        """Returns the error for an answer that is not one."""
         return PeerError(f"{self._what} sent what is not an answer")
 
     def _deadline(self) -> Callable[[], None]:
-        """Begins a call; returns what raises when it may wait no longer."""
+        """Begins a call; returns a function that raises when the call may wait no longer."""
         began, limit = time.monotonic(), self._timeout
         self._failure = ""
 
@@ -161,7 +161,7 @@ class FrameCallClient:
         """Returns the connection; waits for a server, as long as `poll` does not raise.
 
         Raises:
-          MessageError: what is there is no server of calls.
+          MessageError: the server at the address does not serve calls.
         """
         pause = _RETRY_S
         while self._sock is None:
@@ -171,9 +171,9 @@ class FrameCallClient:
                 answer, _ = self._sock.receive(0, poll)
             except (DeadlineExceeded, Stopped):
                 raise
-            except OSError as error:  # no server yet, or not again
+            except OSError as error:  # no server: not yet, or not any more
                 self._hang_up()
-                if self._stop.is_set():  # none will be started again
+                if self._stop.is_set():  # the server will not be restarted
                     raise Stopped(f"a call of {self._what}") from None
                 self._failure = f": no server: {error}"
                 poll()

@@ -1,7 +1,7 @@
 """Chunks of a frame's bytes: as they are, or compressed (LZ4) where that makes them shorter.
 
-Frames of a game shrink to a hundredth in the time that it takes to copy them twice. Numbers that do
-not shrink are tried once in a while.
+A game's frames shrink to a hundredth in the time that it takes to copy them twice. Data that does
+not shrink is tried again only once in a while.
 """
 
 import struct
@@ -14,12 +14,12 @@ import numpy.typing as npt
 from distrl.runtime.messages import MessageError
 
 CHUNK_BYTES = 1 << 19  # at most; fits into a core's cache
-FIRST_BYTES = 1 << 17  # of a frame's first chunk: the other end wakes while the next is compressed
+FIRST_BYTES = 1 << 17  # the first chunk's: the other end wakes while the next one is compressed
 AT_ONCE_BYTES = 4 * CHUNK_BYTES  # compressed before they are sent: not all, so that both ends work
 HEAD = struct.Struct("<II")  # before each chunk: its bytes, and its bytes as they are sent
-_LEAST = 1 << 12  # bytes of a chunk that is worth a try
-_WORTH = 0.875  # of its bytes that a compressed chunk has at most
-_MOST_SKIPPED = 63  # chunks that are not tried after one that was not worth it
+_LEAST = 1 << 12  # bytes; smaller chunks are not worth a try
+_WORTH = 0.875  # largest size of a compressed chunk, as a share of its bytes
+_MOST_SKIPPED = 63  # most chunks left untried after one that did not shrink
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -38,13 +38,13 @@ class Compressor:
 
     def __init__(self) -> None:
         self._room = np.empty(0, np.uint8)
-        self._used = 0  # bytes of it
-        self._skipped, self._left = 0, 0  # chunks after a failure; of these still to come
+        self._used = 0  # bytes of `_room` in use
+        self._skipped, self._left = 0, 0  # chunks to skip after a failure; those still to skip
 
     def compressed(self, chunk: Bytes) -> Bytes | None:
-        """Returns what a chunk, uint8 `[n]`, is compressed to; None: it is sent as it is.
+        """Returns a chunk, uint8 `[n]`, in compressed form; None: send it as it is.
 
-        Only the chunks of `AT_ONCE_BYTES` between two calls of `clear` may be compressed.
+        Between two calls of `clear`, compress chunks of at most `AT_ONCE_BYTES` in total.
         """
         if chunk.nbytes < _LEAST:
             return None
@@ -64,7 +64,7 @@ class Compressor:
         return room[:nbytes]
 
     def clear(self) -> None:
-        """Has what was compressed be overwritten."""
+        """Allows the buffer of compressed bytes to be reused."""
         self._used = 0
 
 
@@ -72,11 +72,11 @@ def decompress(data: memoryview, chunk: Bytes) -> None:
     """Fills a chunk, uint8 `[n]`.
 
     Args:
-      data: what it was compressed to.
-      chunk: all of it is written.
+      data: the chunk in compressed form.
+      chunk: the array to fill, all of it.
 
     Raises:
-      MessageError: the bytes are no compressed chunk of this size.
+      MessageError: the data is not a compressed chunk of this size.
     """
     try:
         nbytes = cramjam.lz4.decompress_block_into(data, chunk, output_len=chunk.nbytes)

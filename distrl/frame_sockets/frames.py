@@ -20,21 +20,21 @@ from distrl.frame_sockets import compression
 from distrl.runtime.messages import MessageError, decode, encode
 from distrl.runtime.sockets import keep_alive, parse_address
 
-HEAD_BYTES = 1 << 20  # of a frame's message
-SILENCE = 30.0  # seconds that a frame which has begun may take without any byte
+HEAD_BYTES = 1 << 20  # largest size of a frame's message
+SILENCE = 30.0  # seconds; a frame that has begun fails after so long without a byte
 _SIZES = struct.Struct("<IQ?")  # bytes of the message, bytes after it, whether these are in chunks
 _BUFFER_BYTES = 1 << 20
-_AHEAD_BYTES = 1 << 14  # received with a frame's sizes, if they have come
-_IN_CHUNKS = 1 << 14  # bytes after a message from which on they are sent in chunks
+_AHEAD_BYTES = 1 << 14  # read together with a frame's sizes, if they have arrived
+_IN_CHUNKS = 1 << 14  # bytes after a message; from this size on they go in chunks
 _SLICE = struct.pack("@ll", 0, 100_000)  # timeval: 0.1 s between two calls of `poll`
-_MOST_PIECES = 1024  # sent by one call: the kernel's IOV_MAX
+_MOST_PIECES = 1024  # that one call sends: the kernel's IOV_MAX
 
 Bytes = npt.NDArray[np.uint8]
 _UNIX = "unix:"
 
 
 def _no() -> None:
-    """Goes on."""
+    """The default of `poll`, which never ends a wait."""
 
 
 def socket_address(address: str) -> tuple[socket.AddressFamily, Any]:
@@ -45,17 +45,17 @@ def socket_address(address: str) -> tuple[socket.AddressFamily, Any]:
 
 
 def listen(address: str) -> socket.socket:
-    """Returns a listening socket; what a server that has ended left of a Unix socket is replaced.
+    """Returns a listening socket. Replaces a Unix socket that a server has left behind.
 
     Raises:
-      OSError: the address is taken, or of another machine.
+      OSError: the address is taken, or another machine's.
     """
     family, where = socket_address(address)
     if family == socket.AF_UNIX:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(where)
     listener = socket.socket(family)
-    if family == socket.AF_INET:  # a server that is started again has its port at once
+    if family == socket.AF_INET:  # a restarted server gets its port at once
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(where)
     listener.listen(128)
@@ -66,9 +66,9 @@ def connect(address: str, greeting: bytes, timeout: float) -> "FrameSocket":
     """Returns a new connection to a server.
 
     Args:
-      address: the server's, "unix:/path" or "host:port".
-      greeting: what it begins with; see `greetings`.
-      timeout: seconds that this may take.
+      address: the server's address, "unix:/path" or "host:port".
+      greeting: the first bytes to send; see `greetings`.
+      timeout: seconds to connect.
 
     Raises:
       OSError: there is no server.
@@ -86,13 +86,13 @@ def connect(address: str, greeting: bytes, timeout: float) -> "FrameSocket":
 
 
 class Room:
-    """Memory for the bytes of one frame after the other: new memory has to be cleared first."""
+    """Memory reused for the bytes of one frame after another: new memory has to be cleared."""
 
     def __init__(self) -> None:
         self._bytes = self._taken = np.empty(0, np.uint8)
 
     def take(self, nbytes: int) -> Bytes:
-        """Returns uint8 `[nbytes]`, in the place of what it returned before: if alike, the same."""
+        """Returns uint8 `[nbytes]`, which overwrites what it returned before."""
         if nbytes != self._taken.nbytes:
             if nbytes > self._bytes.nbytes:
                 self._bytes = np.empty(nbytes, np.uint8)
@@ -101,23 +101,23 @@ class Room:
 
 
 class FrameSocket:
-    """An end of a connection. Sends and receives frames; a small one is received by one call.
+    """One end of a connection, which sends and receives frames. A small one takes one read.
 
-    The kernel ends each wait after a slice, so that to wait with a deadline is no call of its own.
+    The kernel ends each wait after a slice, so a deadline needs no further system call.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        """Args: sock: connected; closed with this."""
+        """Args: sock: a connected socket; `close` closes it."""
         self.sock = sock
         self._room = memoryview(bytearray(_AHEAD_BYTES))
-        self._ahead = self._room[:0]  # received, and not read yet
+        self._ahead = self._room[:0]  # received but not yet read
         self._compressor = compression.Compressor()
-        self._chunk = Room()  # a compressed chunk that is received
+        self._chunk = Room()  # for a received chunk that is compressed
         sock.settimeout(None)
         for timeout in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             sock.setsockopt(socket.SOL_SOCKET, timeout, _SLICE)
         if sock.family == socket.AF_UNIX:
-            # As far as the system grants it: who sends a large frame then sleeps less often.
+            # As far as the system grants it: the sender of a large frame then sleeps less often.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         if sock.family == socket.AF_INET:  # sends at once, and notices a host that is gone
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -134,13 +134,13 @@ class FrameSocket:
 
         Args:
           message: the message.
-          data: pieces of what follows it.
-          poll: as of `receive`.
+          data: the bytes that follow it, in pieces.
+          poll: as in `receive`.
           early: send the first chunk by a call of its own, so that the other end begins while the
-            next is compressed: the frame is there sooner, and costs more.
+            next is compressed: the frame arrives sooner, at a higher cost.
 
         Raises:
-          OSError: the other end is gone, or takes nothing.
+          OSError: the other end is gone, or accepts nothing.
           MessageError: the message is too large.
         """
         head = encode(message)
@@ -191,16 +191,16 @@ class FrameSocket:
     def receive(
         self, limit: int, poll: Callable[[], None] = _no, room: Room | None = None
     ) -> tuple[Any, Bytes]:
-        """Returns the next frame, for whose beginning it waits as long as `poll` does not raise.
+        """Returns the next frame; waits until it begins, unless `poll` raises.
 
         Args:
-          limit: bytes that may follow the message.
+          limit: most bytes that may follow the message.
           poll: called about every 0.1 s of waiting.
-          room: for the bytes after the message; None: they are in new memory.
+          room: memory for the bytes after the message; None: new memory.
 
         Raises:
           OSError: the other end is gone, or has stopped within a frame.
-          MessageError: the frame is too large, or no message.
+          MessageError: the frame is too large, or does not contain a message.
         """
         sizes = self._received(_SIZES.size, None, poll)
         head_bytes, data_bytes, in_chunks = _SIZES.unpack(sizes)
@@ -215,7 +215,7 @@ class FrameSocket:
         return message, data
 
     def _receive_chunks(self, data: Bytes, poll: Callable[[], None]) -> None:
-        """Fills `data`, uint8 `[n]`, with chunks; raises as `receive`."""
+        """Fills `data`, uint8 `[n]`, with chunks; raises as `receive` does."""
         while data.nbytes:
             head = self._received(compression.HEAD.size, SILENCE, poll)
             nbytes, size = compression.HEAD.unpack(head)
@@ -233,7 +233,7 @@ class FrameSocket:
                 compression.decompress(compressed, chunk)
 
     def _received(self, count: int, silence: float | None, poll: Callable[[], None]) -> bytes:
-        """Returns the next `count` bytes; arguments as of `receive_into`."""
+        """Returns the next `count` bytes; the arguments are those of `receive_into`."""
         if not self._ahead:
             self._ahead = self._room[: self._some(self._room, 0, silence, poll)]
         if count <= len(self._ahead):
@@ -243,7 +243,7 @@ class FrameSocket:
         return bytes(data)
 
     def _taken(self, count: int) -> memoryview:
-        """Returns at most the next `count` bytes of those that have come ahead."""
+        """Returns at most `count` of the bytes that were read ahead."""
         taken, self._ahead = self._ahead[:count], self._ahead[count:]
         return taken
 
@@ -255,14 +255,14 @@ class FrameSocket:
         poll: Callable[[], None],
         until: float = math.inf,
     ) -> int:
-        """Receives as many bytes as there are, at least one; arguments as of `receive_into`."""
+        """Receives the bytes that are there, at least one; arguments as in `receive_into`."""
         began = time.monotonic()
         while True:
             try:
                 count = self.sock.recv_into(view, 0, flags)
                 if count == 0:
                     raise ConnectionError("the other end closed the connection")
-            except BlockingIOError:  # nothing has come for a slice
+            except BlockingIOError:  # nothing has arrived for a slice
                 count = 0
                 if silence is not None and time.monotonic() - began > silence:
                     raise ConnectionError(
@@ -284,10 +284,10 @@ class FrameSocket:
         """Fills `view`.
 
         Args:
-          view: of bytes.
-          silence: seconds without a byte after which it fails; None: only once the first has come.
+          view: the memory to fill, bytes.
+          silence: seconds without a byte after which it fails; None: no limit until the first.
           poll: as in `receive`.
-          total: seconds for all of it.
+          total: seconds to fill all of it.
 
         Raises:
           OSError: the other end is gone or silent.

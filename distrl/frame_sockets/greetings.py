@@ -1,15 +1,15 @@
-"""What a connection begins with: who its client is, and that it has the program's key."""
+"""The first bytes of a connection: who the client is, and that it has the program's key."""
 
 import hashlib
 import struct
 
-ID_BYTES, NAME_BYTES = 16, 48  # of a client
+ID_BYTES, NAME_BYTES = 16, 48  # sizes of a client's identity and name
 _GREETING = struct.Struct(f"32s{ID_BYTES}s{NAME_BYTES}s")
 GREETING_BYTES = _GREETING.size
 
 
 def proof(key: str) -> bytes:
-    """Returns 32 bytes that show that the client has the key."""
+    """Returns 32 bytes that prove that the client has the key."""
     return hashlib.sha256(f"distrl frames {key}".encode()).digest()
 
 
@@ -18,8 +18,8 @@ def greeting(key: str, identity: bytes, name: str) -> bytes:
 
     Args:
       key: see `proof`.
-      identity: of the client, `[ID_BYTES]`; the same on all its connections.
-      name: the client's, for messages; cut to `NAME_BYTES`.
+      identity: the client's identity, `[ID_BYTES]`; the same on all its connections.
+      name: the client's name, for messages; cut to `NAME_BYTES`.
     """
     return _GREETING.pack(proof(key), identity, name.encode(errors="replace"))
 

@@ -1,4 +1,4 @@
-"""Accepts the connections of those who know a key."""
+"""Accepts connections from clients that have the program's key."""
 
 import contextlib
 import hmac
@@ -11,8 +11,8 @@ from distrl.errors import Stopped
 from distrl.frame_sockets import frames, greetings
 from distrl.runtime.messages import MessageError
 
-_GREETING_S = 2.0  # for the proof of the key
-_STRANGERS = 64  # connections at a time that have not shown the key
+_GREETING_S = 2.0  # for a new connection to prove that it has the key
+_UNAUTHENTICATED = 64  # most connections at a time that have not proved it
 _RETRY_S = 1.0
 _IDLE_S = 0.5  # between two calls of `idle`
 
@@ -22,17 +22,17 @@ Serve = Callable[[frames.FrameSocket, bytes, str], None]
 
 
 class FrameListener:
-    """Has each connection served by a thread, from `start` until it is closed.
+    """Serves each connection in a thread, from `start` until it is closed.
 
     Attributes:
-      stop: set when it closes.
+      stop: set when the listener closes.
     """
 
     def __init__(self, address: str, key: str, what: str) -> None:
         """Args:
         address: "unix:/path" or "host:port", of this machine.
-        key: the program's; a client must have it.
-        what: is served, for messages.
+        key: the program's key, which a client must have.
+        what: name of what is served, for messages.
 
         Raises:
           OSError: the address is taken.
@@ -40,7 +40,7 @@ class FrameListener:
         self._proof, self._what = greetings.proof(key), what
         self._listener = frames.listen(address)
         self.stop = threading.Event()
-        self._strangers = threading.BoundedSemaphore(_STRANGERS)
+        self._unauthenticated = threading.BoundedSemaphore(_UNAUTHENTICATED)
         self._listener.settimeout(_IDLE_S)
         self._thread: threading.Thread | None = None
 
@@ -48,8 +48,8 @@ class FrameListener:
         """Begins to accept.
 
         Args:
-          serve: serves a connection of a client, whose identity and name follow, until either end
-            closes it: it raises OSError, MessageError or, from `check_open`, Stopped.
+          serve: takes a connection, its client's identity and name, and serves it until either end
+            closes it. May raise OSError, MessageError or, from `check_open`, Stopped.
           idle: called now and then.
         """
         self._serve, self._idle = serve, idle
@@ -64,12 +64,12 @@ class FrameListener:
             except TimeoutError:
                 self._idle()
                 continue
-            except OSError as error:  # no descriptor is left, perhaps
+            except OSError as error:  # perhaps no descriptor is left
                 if self.stop.is_set():
                     return
                 self._refused(error)
                 continue
-            if not self._strangers.acquire(blocking=False):
+            if not self._unauthenticated.acquire(blocking=False):
                 sock.close()
                 continue
             name = f"serve a client of {self._what}"
@@ -78,11 +78,11 @@ class FrameListener:
                 thread.start()
             except RuntimeError as error:  # no thread is left
                 sock.close()
-                self._strangers.release()
+                self._unauthenticated.release()
                 self._refused(error)
 
     def _refused(self, error: Exception) -> None:
-        """Tells why no client can connect now, and waits a moment."""
+        """Logs why no client can connect now, and waits a moment."""
         _LOG.warning("no client of %s can connect: %s", self._what, error)
         self.stop.wait(_RETRY_S)
 
@@ -91,21 +91,21 @@ class FrameListener:
             try:
                 client = self._greeted(sock)
             finally:
-                self._strangers.release()
+                self._unauthenticated.release()
             if client is None:
                 return
             try:
                 self._serve(*client)
             except (OSError, Stopped):
-                return  # the client is gone, or this closes
+                return  # the client is gone, or the listener closes
             except MessageError as error:
                 _LOG.warning("a client of %s was cut off: %s", self._what, error)
 
     def _greeted(self, sock: socket.socket) -> tuple[frames.FrameSocket, bytes, str] | None:
-        """Returns a connection, its client's identity and name; None: the client has not the key.
+        """Returns a connection, its client's identity and name; None: the client lacks the key.
 
         Args:
-          sock: a new connection's, closed by the caller.
+          sock: a new connection's socket, which the caller closes.
         """
         greeting = bytearray(greetings.GREETING_BYTES)
         try:
@@ -118,16 +118,16 @@ class FrameListener:
         return (connection, identity, name) if knows_key else None
 
     def check_open(self) -> None:
-        """Raises Stopped if this is closed."""
+        """Raises Stopped if the listener is closed."""
         if self.stop.is_set():
             raise Stopped(f"the server of {self._what} closes")
 
     def close(self) -> None:
-        """Accepts no more connections, and has those that are served end."""
+        """Stops accepting connections, and ends those that are being served."""
         if self.stop.is_set():
             return
         self.stop.set()
-        with contextlib.suppress(OSError):  # nobody can wait in it any more
+        with contextlib.suppress(OSError):  # no thread can wait in it any more
             self._listener.shutdown(socket.SHUT_RDWR)
         if self._thread is not None:
             self._thread.join(5.0)

@@ -12,8 +12,8 @@ KEY = "key"
 
 @pytest.fixture
 def address(tmp_path, monkeypatch):
-    """The address of a server that answers, for one stranger at a time."""
-    monkeypatch.setattr(listener, "_STRANGERS", 1)
+    """The address of a server that lets one unauthenticated client connect at a time."""
+    monkeypatch.setattr(listener, "_UNAUTHENTICATED", 1)
     monkeypatch.setattr(listener, "_RETRY_S", 0.01)
     where = f"unix:{tmp_path}/server"
     answers = {("call",): (("ok",), ())}
