@@ -1,8 +1,8 @@
-"""Which gradient workers compute for which policy, as the load of the policies moves.
+"""Decides which gradient workers compute for which policy, as the policies' load changes.
 
 The load of a policy is the part of the time that its learner spends in updates rather than waits
-for batches. A learner that is always busy is what holds its policy up; one that mostly waits has
-workers to spare.
+for batches. A learner that is always busy holds its policy back; one that mostly waits has workers
+to spare.
 """
 
 import dataclasses
@@ -14,11 +14,11 @@ BUSY = 0.8
 """A learner that spends this part of its time in updates may get a worker."""
 
 MARGIN = 0.2
-"""A move leaves the giver less busy than the taker was by at least this much. So the opposite move
-is never due after it, if the work stays the same."""
+"""A move leaves the giver less busy than the taker was by at least this much, so that the opposite
+move is never due next, if the work stays the same."""
 
 CONSECUTIVE = 3
-"""Looks in a row that must agree on a move."""
+"""Number of consecutive looks that must agree on a move."""
 
 LOOK_S = 2.0
 """Seconds between two looks."""
@@ -33,13 +33,13 @@ START_S = 30.0
 class Load(NamedTuple):
     """The load of a policy."""
 
-    workers: int  # that it has
+    workers: int  # number of its workers
     busy: float  # part of its learner's time that is spent in updates
-    most: int  # workers that its batch splits into
-    ended: bool = False  # it learns no more, and needs no worker
+    most: int  # most workers that its batch splits into
+    ended: bool = False  # it has stopped learning, and needs no worker
 
     def busy_without_one(self) -> float:
-        """Returns what `busy` will be with one worker less: the work of an update stays."""
+        """Returns what `busy` will be with one worker less: an update's work stays the same."""
         if self.ended:
             return 0.0
         return self.busy * self.workers / (self.workers - 1)
@@ -58,7 +58,7 @@ def due_move(loads: Mapping[str, Load]) -> Move | None:
     The busiest policy takes a worker from the one that will be least busy without it. Every policy
     keeps one worker as long as it learns.
 
-    Args: loads: by policy.
+    Args: loads: the loads by policy.
     """
     takers = [
         name
@@ -76,7 +76,7 @@ def due_move(loads: Mapping[str, Load]) -> Move | None:
 
 
 def reason(move: Move, loads: Mapping[str, Load], worker: int) -> str:
-    """Returns the line for the log."""
+    """Returns the log's line about a move."""
     giver, taker = loads[move.giver], loads[move.taker]
     spare = "has ended"
     if not giver.ended:
@@ -105,7 +105,7 @@ class Allocator:
     def __init__(self, workers: Mapping[str, int], most: Mapping[str, int]):
         """Args:
         workers: number of workers of each policy at the start.
-        most: workers that each policy's batch splits into.
+        most: most workers that each policy's batch splits into.
         """
         self._policies = {}
         first = 0
@@ -121,13 +121,13 @@ class Allocator:
         return list(self._policies[policy].workers)
 
     def report(self, policy: str, busy: float, now: float) -> None:
-        """Notes that a policy's learner spends this part of its time in updates."""
+        """Records what part of its time a policy's learner spends in updates."""
         self._policies[policy].busy, self._policies[policy].reported_at = busy, now
         if self._began == -math.inf:
             self._began = now
 
     def end(self, policy: str) -> None:
-        """Notes that a policy has reached its goal; when it falls silent, it gives up its workers.
+        """Records that a policy has reached its goal; once it is silent, it gives up its workers.
 
         Policies without workers are not known, and ignored.
         """

@@ -1,4 +1,4 @@
-"""Whether a loss or a transform of one's own gives a batch's gradients in shares of it, too."""
+"""Checks that a user's own loss or transform gives the same gradients in shares of a batch."""
 
 from typing import Any
 
@@ -19,15 +19,16 @@ from distrl.transforms.agent import TransformedAgent
 from distrl.types import StepType, Trajectory
 
 _SHARES, _BATCH = 3, 6
-# Of a leaf's largest number. Rounding is far below it, and a share's own count is off by a third.
+# Largest error relative to a leaf's largest number. Rounding is far below it; a loss that divides
+# by a share's own count is off by a third.
 _TOLERANCE = 0.05
-_LEAST = 1e-3  # a leaf's largest number, as a part of the gradients': what is less may be rounding
+_LEAST = 1e-3  # share of the gradients' largest number; a smaller leaf may be rounding
 
 
 def check_own_loss(agent: Agent, length: int) -> None:
     """Compares the gradients of a small random batch with those of its shares, combined.
 
-    It compiles the loss twice, unless the agent and its transforms are all the package's.
+    It compiles the loss twice, unless the agent and its transforms are all distrl's.
 
     Args:
       agent: the agent, behind its transforms if it has any.
@@ -63,7 +64,7 @@ def check_own_loss(agent: Agent, length: int) -> None:
             want, got = np.asarray(leaf, np.float64), np.asarray(other, np.float64)
             named.append((f"params{jax.tree_util.keystr(path)}", want, got))
     sizes = [np.abs(want).max() for _, want, _ in named]
-    if not np.isfinite(sizes).all():  # random data need not make sense to a loss
+    if not np.isfinite(sizes).all():  # random data may make no sense to a loss
         return
     for (name, want, got), size in zip(named, sizes, strict=True):
         error = np.abs(got - want).max()
@@ -76,11 +77,11 @@ def check_own_loss(agent: Agent, length: int) -> None:
 
 
 def _own_parts(agent: Agent) -> list[str]:
-    """Returns what the parts of an agent that are not the package's must do, for the message."""
+    """Returns what the agent's parts that are the user's own must do, for the message."""
     inner, transforms = agent, []
     if isinstance(agent, TransformedAgent):
         inner, transforms = agent.agent, [transform for transform, _ in agent.transforms]
-    inner = getattr(inner, "agent", inner)  # of a TunableAgent
+    inner = getattr(inner, "agent", inner)  # the agent in a TunableAgent
     rules = []
     if is_own(inner):
         rules.append(
@@ -97,7 +98,7 @@ def _own_parts(agent: Agent) -> list[str]:
 
 
 def _unequal_batch(agent: Agent, length: int) -> Trajectory:
-    """Returns a random batch of whose shares the last has no real transition."""
+    """Returns a random batch whose last share has no real transition."""
     random = np.random.default_rng(0)
     batch = random_steps(random, agent.env_spec, extras_struct(agent), length + 1, _BATCH)
     kinds = batch.timestep.step_type.copy()

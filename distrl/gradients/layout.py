@@ -1,4 +1,8 @@
-"""Arrays of known shapes and dtypes one after the other in memory: messages without a schema."""
+"""Lays out arrays in a block of memory, 64-byte aligned, so that XLA takes them without a copy.
+
+Both ends know shapes and dtypes, as in `distrl.runtime.codec`, whose rows, one per stream, can be
+split and joined.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_ALIGNMENT = 64  # bytes, of every array: what XLA takes without a copy
+_ALIGNMENT = 64  # bytes
 
 
 class MessageLayout:
@@ -18,7 +22,7 @@ class MessageLayout:
     """
 
     def __init__(self, structs: Sequence[Any]):
-        """Args: structs: of the arrays, with `shape` and `dtype`."""
+        """Args: structs: the arrays' structs, with `shape` and `dtype`."""
         self._kinds = [(tuple(s.shape), np.dtype(s.dtype)) for s in structs]
         self._offsets = []
         end = 0
@@ -29,7 +33,7 @@ class MessageLayout:
         self.nbytes = end
 
     def views(self, block: npt.NDArray[Any], start: int = 0) -> list[npt.NDArray[Any]]:
-        """Returns the arrays in a block uint8 from byte `start` on, as views of its memory."""
+        """Returns the arrays in a block, uint8, from byte `start` on, as views of its memory."""
         return [
             block[start + offset : start + offset + math.prod(shape) * dtype.itemsize]
             .view(dtype)

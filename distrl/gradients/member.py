@@ -1,4 +1,4 @@
-"""What a learner knows of one of its gradient workers."""
+"""A gradient worker as its learner sees it: whether it is ready, and the share it computes."""
 
 import statistics
 import time
@@ -12,8 +12,8 @@ from distrl.gradients.messages import unpack
 from distrl.gradients.service import NONE
 
 _RETRY_S = 0.5  # between two attempts to reach a worker that is not ready
-_LATE, _LATE_AT_LEAST_S = 5, 1.0  # a share is late after so many usual times, and so many seconds
-_MOST_SAT_OUT = 1024  # updates
+_LATE, _LATE_AT_LEAST_S = 5, 1.0  # a share is late after this many usual times, and seconds
+_MOST_SAT_OUT = 1024  # most updates without a share for a late worker
 
 
 class WorkerConnection(Protocol):
@@ -29,14 +29,14 @@ class WorkerConnection(Protocol):
 
     @property
     def life(self) -> int | None:
-        """Its life; None while it does not run."""
+        """The worker's life; None while it does not run."""
 
 
 class LostError(Exception):
-    """A worker does not give its share, with the reason.
+    """A worker does not deliver its share; the message is the reason.
 
     Attributes:
-      late: it may still give it, too late.
+      late: it may still deliver the share, too late.
     """
 
     def __init__(self, reason: str, late: bool = False):
@@ -48,8 +48,8 @@ class WorkerAssignment(NamedTuple):
     """A share that a worker computes."""
 
     future: Any
-    number: int  # of the update; NONE: its answer is not waited for
-    share: int  # index
+    number: int  # number of the update; NONE: its answer is not waited for
+    share: int  # index of the share
     began: float
 
 
@@ -57,12 +57,12 @@ class Member:
     """A worker, as its learner knows it.
 
     Attributes:
-      index: of the worker in the program.
-      connection: to it.
-      sizes: of shares that it has compiled: empty while it is not ready.
-      preparing: the answer to the last request to get ready; None: there is none to come.
+      index: the worker's index in the program.
+      connection: the connection to it.
+      sizes: the sizes of shares that it has compiled: empty while it is not ready.
+      preparing: the answer to the last request to get ready; None: none is outstanding.
       shared: whether it reads and writes the learner's memory.
-      number: of the inputs that it has.
+      number: the number of the inputs that it has.
       assignment: what it computes; None: it has nothing to do.
     """
 
@@ -76,16 +76,16 @@ class Member:
         self._asked: frozenset[int] = frozenset()
         self._ask_at = 0.0
         self._life: int | None = None
-        self._late = 0  # in a row
+        self._late = 0  # late shares in a row
         self._back_at = 0  # update at which it gets shares again
 
     def _forget(self) -> None:
-        """Begins with a worker that knows nothing."""
+        """Begins again with a worker that knows nothing."""
         self.sizes, self._asked, self.preparing = frozenset(), frozenset(), None
         self.number, self.assignment, self._ask_at = NONE, None, 0.0
 
     def look(self, number: int) -> None:
-        """Notes what has become of it since its last share. Args: number: of the last update."""
+        """Records what became of its last share. Args: number: number of the last update."""
         assignment = self.assignment
         if assignment is not None and assignment.future.done():  # was late
             self.assignment, self.number = None, NONE
@@ -96,11 +96,11 @@ class Member:
         self._life = life
 
     def get_ready(self, sizes: frozenset[int], request: bytes, ask: bool = True) -> str | None:
-        """Takes the answer of a worker that gets ready; asks one that does not. Never waits.
+        """Takes the answer of a worker that gets ready, or asks it to. Never waits.
 
         Args:
-          sizes: of the shares to get ready for.
-          request: for `GradientService.prepare`.
+          sizes: the sizes of shares to get ready for.
+          request: the request for `GradientService.prepare`.
           ask: whether it may be asked now: it computes no share until it is ready.
 
         Returns:
@@ -111,7 +111,7 @@ class Member:
             answer, self.preparing = self.preparing, None
             try:
                 header, _ = unpack(answer.result())
-            except Exception as error:  # of the call, or of the worker
+            except Exception as error:  # from the call, or from the worker
                 problem = f"{self.connection.name} is not ready: {error!r:.300}"
                 self._ask_at = now + _RETRY_S
             else:
@@ -131,12 +131,12 @@ class Member:
         return sizes <= self.sizes and number >= self._back_at
 
     def assign(self, request: bytes, number: int, share: int) -> None:
-        """Has it compute a share. Args: request: for `GradientService.compute`."""
+        """Asks it to compute a share. Args: request: the one for `GradientService.compute`."""
         future = self.connection.compute(request)
         self.assignment = WorkerAssignment(future, number, share, time.monotonic())
 
     def outcome(self, deadline: float) -> tuple[npt.NDArray[Any], float] | None:
-        """Returns the answer's block, and how long it took; None: it is not there yet.
+        """Returns the answer's block, and how long it took; None: not yet there.
 
         Args: deadline: seconds after which the share is late.
 
@@ -159,7 +159,7 @@ class Member:
         self.assignment = None
         try:
             header, block = unpack(assignment.future.result())
-        except Exception as error:  # of the call, or of the worker
+        except Exception as error:  # from the call, or from the worker
             self._forget()
             raise LostError(f"failed: {error!r:.300}") from error
         if not header["known"]:
@@ -173,8 +173,8 @@ def deadline(seconds: Sequence[float], limit: float) -> float:
     """Returns the seconds after which a share is late.
 
     Args:
-      seconds: what recent shares took.
-      limit: what no share may take.
+      seconds: how long recent shares took.
+      limit: the most seconds that a share may take.
     """
     if not seconds:
         return limit

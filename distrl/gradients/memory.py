@@ -1,4 +1,4 @@
-"""Memory without a name that processes of one machine share: nothing is left when they end."""
+"""Anonymous memory that processes of one machine share: nothing is left when they end."""
 
 import mmap
 import os
@@ -30,9 +30,9 @@ class SharedMemory:
     """
 
     def __init__(self, nbytes: int):
-        """Args: nbytes: size. Raises OSError if there is not as much memory."""
+        """Args: nbytes: size. Raises OSError if there is not enough memory."""
         descriptor = memory_file("distrl-gradients")
-        os.posix_fallocate(descriptor, 0, _MARK + nbytes)  # running out later were a SIGBUS
+        os.posix_fallocate(descriptor, 0, _MARK + nbytes)  # running out later would be a SIGBUS
         mark = uuid.uuid4().hex
         mapped = np.frombuffer(mmap.mmap(descriptor, _MARK + nbytes), np.uint8)
         mapped[: len(mark)] = np.frombuffer(mark.encode(), np.uint8)
@@ -41,7 +41,7 @@ class SharedMemory:
         self.block = mapped[_MARK:]
 
     def close(self) -> None:
-        """Lets nobody else map it; the memory is freed when all mappings are gone."""
+        """Allows no new mappings; the memory is freed when all mappings are gone."""
         os.close(self._descriptor)
 
 
@@ -50,7 +50,7 @@ def map_memory(address: MemoryAddress) -> npt.NDArray[Any] | None:
     try:
         with open(f"/proc/{address.pid}/fd/{address.descriptor}", "r+b") as file:
             mapped = np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
-    except (OSError, ValueError):  # no such process here, or no file that can be mapped
+    except (OSError, ValueError):  # no such process here, or a file that cannot be mapped
         return None
     mark = np.frombuffer(address.mark.encode(), np.uint8)
     if mapped.size < _MARK or not np.array_equal(mapped[: mark.size], mark):

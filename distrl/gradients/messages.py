@@ -15,7 +15,7 @@ def pack(header: dict[str, Any], block: npt.NDArray[Any] = _EMPTY) -> bytes:
 
 
 def unpack(message: bytes) -> tuple[dict[str, Any], npt.NDArray[Any]]:
-    """Returns header and block."""
+    """Returns a message's header and block."""
     end = message.index(b"\n")
     block = np.frombuffer(message, np.uint8, offset=end + 1)
     return json.loads(message[:end]), block

@@ -1,6 +1,6 @@
 """A gradient worker: computes shares of any learner's batches.
 
-It has no state that may not be lost: it caches what learners send, and they know what it has.
+It can lose all of its state: it caches what learners send, and they know what it has.
 """
 
 import concurrent.futures
@@ -19,18 +19,18 @@ from distrl.gradients.messages import pack, unpack
 from distrl.gradients.shares import BatchFacts, Extent, ShareGradients
 from distrl.runtime.time_account import COMPUTE, IDLE, TRANSFER, in_state
 
-_ANSWER_S = 600.0  # for the main thread to come to a call
-_LOOK_S = 1.0  # that `prepare` waits for a compilation before it says "not yet"
+_ANSWER_S = 600.0  # for the main thread to begin a call
+_LOOK_S = 1.0  # how long `prepare` waits for a compilation before it answers "not yet"
 _POLL_S = 0.1
-NONE = -1  # the number of inputs that a worker does not have
+NONE = -1  # the inputs' number of a worker that has none
 
 
 class _Team:
-    """What is known of one learner."""
+    """What the worker knows about one learner."""
 
     def __init__(self, name: str, memory: npt.NDArray[Any] | None, inputs: int):
         self.name, self.memory = name, memory
-        self.number = NONE  # of the inputs
+        self.number = NONE  # number of the inputs
         self.inputs: list[Any] = [None] * inputs
 
 
@@ -41,7 +41,7 @@ class GradientService:
     """
 
     def __init__(self, make_gradients: Callable[[str], ShareGradients]):
-        """Args: make_gradients: from the name of a task."""
+        """Args: make_gradients: makes a task's gradients, given its name."""
         self._make_gradients = make_gradients
         self._gradients: dict[str, ShareGradients] = {}
         self._teams: dict[str, _Team] = {}  # by task
@@ -49,12 +49,12 @@ class GradientService:
         self._work: queue.Queue[tuple[concurrent.futures.Future[Any], Callable[[], Any]]] = (
             queue.Queue()
         )
-        self.computed = 0  # shares
+        self.computed = 0  # number of shares
 
     def prepare(self, request: bytes) -> bytes:
-        """Gets ready for a learner's shares; answers soon, and perhaps that it is not ready yet.
+        """Gets ready for a learner's shares; answers soon, perhaps that it is not ready yet.
 
-        Args: request: task, team, sizes of shares, address of the memory.
+        Args: request: names the task, the team, the sizes of shares, the memory's address.
         """
         header, _ = unpack(request)
         task, key = header["task"], json_key(header)
@@ -70,7 +70,7 @@ class GradientService:
         return pack({"ready": True, "shared": team.memory is not None})
 
     def compute(self, request: bytes) -> bytes:
-        """Returns the gradients of a share, or in the header that the team is not known here."""
+        """Returns the gradients of a share, or a header that says that the team is not known."""
         return self._submit(lambda: self._timed_compute(request)).result(_ANSWER_S)
 
     def run(self, should_stop: Callable[[], bool], waits: Callable[[], None]) -> None:
@@ -87,10 +87,10 @@ class GradientService:
                     future, function = self._work.get(timeout=_POLL_S)
             except queue.Empty:
                 continue
-            should_stop()  # which notes that the node works
+            should_stop()  # it also records that the node works
             try:
                 future.set_result(function())
-            except Exception as error:  # the learner gets it, and computes the share elsewhere
+            except Exception as error:  # for the learner, which has the share computed elsewhere
                 future.set_exception(error)
         while not self._work.empty():
             self._work.get()[0].set_exception(Stopped("the gradient worker stops"))
@@ -151,5 +151,5 @@ class GradientService:
 
 
 def json_key(header: dict[str, Any]) -> str:
-    """Returns what tells two requests to prepare apart."""
+    """Returns a key that tells two requests to prepare apart."""
     return f"{header['task']} {header['team']} {header['sizes']}"

@@ -1,4 +1,4 @@
-"""The gradients of a share of a batch, compiled; and how batches are split."""
+"""Splits batches into shares, and computes the gradients of a share."""
 
 import itertools
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ class Extent(NamedTuple):
 
 
 def split(batch_size: int, count: int) -> list[Extent]:
-    """Returns `count` shares of a batch, as even as can be: the first are larger by one unroll."""
+    """Returns `count` shares of a batch, as equal as possible: the first have one unroll more."""
     less, larger = divmod(batch_size, count)
     sizes = [less + (index < larger) for index in range(count)]
     return [Extent(*pair) for pair in zip(itertools.accumulate([0, *sizes]), sizes)]
 
 
 class BatchFacts(NamedTuple):
-    """What a share has to know of its batch."""
+    """What the gradients of a share depend on beyond the share: facts of the whole batch."""
 
     num_real: int  # see `Agent.num_real`
     min_probability: float
@@ -50,7 +50,7 @@ class BatchFacts(NamedTuple):
 class ShareGradients:
     """`Agent.compute_gradients` on shares of batches; each size of a share is compiled once.
 
-    Of parameters and learner state it takes only the leaves that the gradients depend on: not the
+    It takes only those leaves of parameters and learner state that the gradients depend on: not the
     optimiser's state, for example. It takes and returns flat lists of arrays.
 
     Attributes:
@@ -77,7 +77,7 @@ class ShareGradients:
         self._input_structs = [self._leaves[index] for index in self._used]
         self.inputs = MessageLayout(self._input_structs)
         self._compiled: dict[int, Any] = {}
-        self._layouts: dict[int, MessageLayout] = {}  # of shares, by size
+        self._layouts: dict[int, MessageLayout] = {}  # layouts of shares, by size
         self._outputs: dict[int, tuple[Any, MessageLayout]] = {}  # structure and layout, by size
 
     def select(self, params: Params, learner_state: Any) -> list[Any]:
@@ -122,7 +122,7 @@ class ShareGradients:
     def _output(self, size: int) -> tuple[Any, MessageLayout]:
         if size not in self._outputs:
             logs = dict(self._logs)
-            if PRIORITIES in logs:  # of each unroll; all else does not depend on their number
+            if PRIORITIES in logs:  # one per unroll; nothing else depends on their number
                 logs[PRIORITIES] = jax.ShapeDtypeStruct((size,), logs[PRIORITIES].dtype)
             leaves, structure = jax.tree.flatten((self._grads, logs))
             self._outputs[size] = structure, MessageLayout(leaves)
@@ -131,7 +131,7 @@ class ShareGradients:
     def _gradients(
         self, leaves: Sequence[Any], batch: Trajectory, start: Any, num_real: Any, least: Any
     ) -> tuple[Params, Logs]:
-        """The traced function, of all leaves of parameters and learner state."""
+        """Computes a share's gradients and logs, given all leaves; traced by JAX."""
         params, state = self._treedef.unflatten(leaves)
         size = batch.stream_id.shape[0]
         with share_of_batch(Share(size, self.batch_size, start, num_real, least)):
@@ -149,7 +149,7 @@ class ShareGradients:
         return [index for index in range(len(self._leaves)) if used[index]], results
 
     def compile(self, size: int) -> None:
-        """Compiles the function for shares of `size` unrolls, unless it is."""
+        """Compiles the function for shares of `size` unrolls, if it is not compiled yet."""
         if size in self._compiled:
             return
         zeros = {
@@ -180,7 +180,7 @@ class ShareGradients:
           inputs: leaves as `select` returns them.
           batch: leaves of the share.
           extent: which unrolls these are.
-          facts: of the whole batch.
+          facts: the facts of the whole batch.
         """
         self.compile(extent.size)
         numbers = (np.int32(extent.start), *map(np.float32, facts))
@@ -188,7 +188,7 @@ class ShareGradients:
 
 
 def leaves_of_share(batch: Trajectory, extent: Extent) -> list[Nest]:
-    """Returns the leaves of some unrolls of a batch of host arrays, views of it."""
+    """Returns the leaves of a share of a batch of host arrays, as views of the batch."""
     part = slice(extent.start, extent.start + extent.size)
     leaves: list[Any] = []
     for name, nest in batch._asdict().items():

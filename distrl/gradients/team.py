@@ -19,20 +19,20 @@ from distrl.gradients.messages import pack
 from distrl.gradients.shares import BatchFacts, Extent, ShareGradients, leaves_of_share, split
 from distrl.types import Params, Trajectory
 
-_POLL_S = 0.02  # between two looks at whether workers live
-_RECENT = 32  # shares whose times are the usual one
+_POLL_S = 0.02  # between two checks of whether workers are alive
+_RECENT = 32  # shares from whose times the usual time follows
 
 
 class GradientTeam:
     """Computes the gradients of batches, in shares.
 
-    A share whose worker dies, fails or is late is computed by another worker, or where there is
-    none by the learner itself: an update's result is that of the whole batch in any case. A late
-    worker gets no shares for some updates, twice as many each time in a row.
+    A share whose worker dies, fails or is late is computed by another worker, or by the learner
+    itself if there is none: an update's result is always that of the whole batch. A late worker
+    gets no shares for some updates, twice as many each time in a row.
 
     Attributes:
-      lost, late, local: numbers of shares whose worker died or failed; was late; that the learner
-        computed itself.
+      lost, late, local: numbers of shares whose worker died or failed; whose worker was late; that
+        the learner computed itself.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class GradientTeam:
         printer: Callable[[str], None] = print,
     ):
         """Args:
-        gradients: computes what no worker does.
-        task: the learner's task.
-        connections: to all workers of the program.
+        gradients: computes the shares that no worker computes.
+        task: name of the learner's task.
+        connections: connections to all workers of the program.
         members: indices of the learner's first workers; see `assign`.
         timeout: seconds after which a share is late at the latest.
         start_timeout: seconds to wait for workers before the first update.
@@ -64,13 +64,13 @@ class GradientTeam:
         self._should_stop, self._printer = should_stop, printer
         self._name = uuid.uuid4().hex
         self._number = 0
-        self._count = len(self._members)  # for which batches are split
+        self._count = len(self._members)  # number of workers that batches are split for
         self._seconds: collections.deque[float] = collections.deque(maxlen=_RECENT)
         self.lost = self.late = self.local = 0
         self._lay_out()
 
     def _lay_out(self) -> None:
-        """Makes the memory: inputs, shares, and a result for each worker."""
+        """Allocates the memory: inputs, shares, and a result for each worker."""
         batch_size = self._gradients.batch_size
         shares = max(
             sum(self._gradients.share_layout(extent.size).nbytes for extent in extents)
@@ -93,7 +93,7 @@ class GradientTeam:
 
     @property
     def workers(self) -> list[int]:
-        """Indices of its workers."""
+        """Indices of the learner's workers."""
         return [member.index for member in self._members]
 
     def assign(self, members: Sequence[int]) -> None:
@@ -111,7 +111,7 @@ class GradientTeam:
         }
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Frees the memory."""
         self._memory.close()
 
     def compute(
@@ -222,7 +222,7 @@ class GradientTeam:
         return self._gradients(self._inputs, leaves, extent, batch.facts)
 
     def _outcome(self, member: Member, extent: Extent) -> list[npt.NDArray[Any]] | None:
-        """Returns the result of a worker's share; None: not yet. Raises LostError."""
+        """Returns the result of a worker's share; None: not yet there. Raises LostError."""
         outcome = member.outcome(deadline(list(self._seconds), self._timeout))
         if outcome is None:
             return None
@@ -256,11 +256,11 @@ class GradientTeam:
         self._printer(f"not ready after {self._start_timeout:g} s; continuing without: {names}")
 
     def _wanted(self) -> frozenset[int]:
-        """Returns the sizes of shares for as many workers as there are."""
+        """Returns the sizes of shares for the present number of workers."""
         return frozenset(extent.size for extent in self._extents(len(self._members)))
 
     def _look_after_members(self) -> None:
-        """Notes who is ready and who is not; asks those who are not. Never waits."""
+        """Records which workers are ready, and asks the others to get ready. Never waits."""
         wanted = self._wanted()
         for member in self._everyone:
             member.look(self._number)
@@ -273,13 +273,13 @@ class GradientTeam:
         shares = frozenset(extent.size for extent in self._extents(self._count))
         is_ready = any(wanted <= member.sizes for member in self._members)
         for member in self._members:
-            # Of those that compute the present shares, one at a time compiles the next ones.
+            # One at a time of those that compute the present shares compiles for the next ones.
             others = any(each.preparing for each in self._members if each is not member)
             waits = others and not is_ready and shares <= member.sizes
             problem = member.get_ready(wanted, pack(header), ask=not waits)
             if problem is not None:
                 self._printer(problem)
-        # As soon as one has compiled the new shares; others join when they have.
+        # One worker that has compiled the new sizes is enough to change; others join later.
         if not self._members or any(wanted <= member.sizes for member in self._members):
             self._count = len(self._members)
 

@@ -15,21 +15,21 @@ from distrl.gradients.shares import BatchFacts
 from distrl.gradients.team import GradientTeam
 from distrl.types import Params, Trajectory
 
-_EXCHANGE_S = 1.0  # between two looks at which workers are this learner's
+_EXCHANGE_S = 1.0  # between two questions which workers are this learner's
 
 
 class Allocation(Protocol):
-    """Says which workers are a learner's."""
+    """Decides which workers are a learner's."""
 
     def exchange(self, busy: float) -> Sequence[int] | None:
         """Returns the indices of the learner's workers; None: as before. Never waits.
 
-        Args: busy: part of the time, since the last call, that the learner spent in updates.
+        Args: busy: part of the time since the last call that the learner spent in updates.
         """
 
 
 class SplitUpdate:
-    """Has the signature of a compiled `Agent.learner_step`, and makes the same update.
+    """An update with the signature and the result of a compiled `Agent.learner_step`.
 
     Gradients of the batch's shares come from a `GradientTeam`; they are averaged and applied here.
     """
@@ -42,7 +42,7 @@ class SplitUpdate:
         self._apply = self._compiled(self._combine_and_apply)
 
     def checked(self, check: Callable[[Callable[..., Any]], Callable[..., Any]]) -> "SplitUpdate":
-        """Puts `UpdateCheck.checked` around the update."""
+        """Wraps the update in `UpdateCheck.checked`; returns itself."""
         self._apply = self._compiled(check(self._combine_and_apply))
         return self
 
@@ -67,7 +67,7 @@ class SplitUpdate:
         return self._team.report()
 
     def close(self) -> None:
-        """Ends the use of the workers."""
+        """Stops using the workers."""
         self._team.close()
 
     def _exchange(self, now: float) -> None:
@@ -82,7 +82,7 @@ class SplitUpdate:
     def _combine_and_apply(
         self, params: Params, learner_state: LearnerState, parts: "list[Part]"
     ) -> tuple[Params, LearnerState, Logs]:
-        """The traced function."""
+        """Makes the update from the shares' gradients; traced by JAX."""
         agent = self._agent
         grads, logs = combine(agent, parts)
         params, opt_state, more_logs = agent.apply_gradients(params, learner_state, grads)
@@ -91,7 +91,7 @@ class SplitUpdate:
 
 
 class Part(NamedTuple):
-    """What is known of a share."""
+    """A share's gradients and logs, and its weight in the batch."""
 
     weight: Any  # float32, its part of the batch's unrolls
     grads: Params
