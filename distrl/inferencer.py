@@ -22,7 +22,7 @@ from distrl.specs import EnvironmentSpec
 from distrl.types import AgentOutput, Inference, Nest, State, StepType, TimeStep
 from distrl.variables.client import VariableClient
 
-_MOST_CALLS = 2**31 - 1  # whose numbers int32 holds
+_MOST_CALLS = 2**31 - 1  # most calls that int32 can number
 
 
 class InferenceSource(Protocol):
@@ -39,7 +39,7 @@ class InferenceSource(Protocol):
 
 
 class InferenceCodec(Protocol):
-    """Between the form in which batches come and go, and what an agent takes and gives.
+    """Converts between the form of batches and what an agent takes and returns.
 
     `TimeStepCodec` is for batches of the same process; `InferenceMessages` in `distrl.inference` is
     for rows of bytes.
@@ -49,7 +49,7 @@ class InferenceCodec(Protocol):
         """Returns the time step `[B]`, with stream ids as `env_id`; traced by JAX."""
 
     def encode(self, output: AgentOutput) -> Any:
-        """Returns the form in which the output leaves; traced by JAX."""
+        """Returns the output in the form of batches; traced by JAX."""
 
     def stream_ids(self, batch: Any) -> npt.NDArray[Any]:
         """Returns the stream ids of a batch on the host, int32 `[B]`."""
@@ -124,7 +124,7 @@ class Inferencer:
         self._last: tuple[Any, npt.NDArray[Any]] | None = None
         initial = initial_row(agent)
         self._has_state = bool(jax.tree.leaves(initial))
-        # One row more than there are streams: the rows that pad a batch write there.
+        # One more row than streams, which the padding of a batch writes to.
         self._table = jax.tree.map(lambda leaf: jnp.repeat(leaf, max_streams + 1, axis=0), initial)
 
         def stateless(params: Any, key: Any, calls: Any, data: Any) -> Any:
@@ -163,14 +163,14 @@ class Inferencer:
 
         Args:
           stream_ids: int32 `[B]`, without duplicates.
-          timestep: Time steps of these streams, `[B]`.
+          timestep: time steps of these streams, `[B]`.
           life: life of the streams, one integer or `[B]`.
           with_state: return the state before this step too; actors need it where an unroll begins.
 
         Returns:
-          NumPy arrays `[B, ...]`, and the version of the parameters that chose.
+          NumPy arrays `[B, ...]`, and the version of the parameters that chose the actions.
         """
-        # The agent is given stream ids in the place of the pool's slots, and no infos.
+        # The agent gets stream ids instead of the pool's slots, and no infos.
         timestep = TimeStep(*timestep[:5], stream_ids)
         output, version, state = self.infer_encoded(timestep, len(stream_ids), life, with_state)
         return Inference(output.action, output.extras, version, state)
@@ -248,7 +248,7 @@ class Inferencer:
         return output, version, state
 
     def continue_random_keys(self, other: "Inferencer") -> None:
-        """Draws the keys that would have been the next ones of another inferencer."""
+        """Continues with the keys that another inferencer would have drawn next."""
         self._key, self._calls = other._key, other._calls
 
     def _count_call(self) -> None:
@@ -257,11 +257,11 @@ class Inferencer:
             self._key, self._calls = numbered(self._key, 0), 1
 
     def compile_ahead(self, agent: Agent, rows: int) -> None:
-        """Begins to compile in another thread, before there are parameters.
+        """Begins to compile in another thread, before the parameters are known.
 
         Args:
           agent: the agent, for the shapes of its parameters.
-          rows: streams of a batch, where batches have one size.
+          rows: streams of a batch, if all batches have one size.
         """
         params = params_struct(agent)
         for size in self._batch_sizes[-1:] or [rows]:
@@ -273,7 +273,7 @@ class Inferencer:
                 self._ahead = CompileAhead(self._stateless, *arguments)
 
     def set_variables(self, variables: VariableClient | LockstepVariables | RoundVariables) -> None:
-        """Sets what `__init__` was given None for; waits until `compile_ahead` is done."""
+        """Sets the variables that `__init__` was not given; waits until `compile_ahead` is done."""
         self._variables = variables
         if self._ahead is not None:
             self._ahead.wait()
@@ -286,7 +286,7 @@ class Inferencer:
             if self._has_state:
                 slots = np.full(size, self._max_streams, np.int32)
                 new = np.ones(size, bool)
-                table = jax.tree.map(jnp.array, self._table)  # the call takes its memory
+                table = jax.tree.map(jnp.array, self._table)  # the call takes over its memory
                 self._stateful(params, self._key, 0, data, table, slots, new)
             else:
                 self._stateless(params, self._key, 0, data)
@@ -308,7 +308,7 @@ class Inferencer:
             for i in unknown:
                 self._slots[i] = len(self._slots)
             slots = np.array([self._slots[i] for i in stream_ids.tolist()], np.int32)
-            if len(self._slots_of) >= 1024:  # asynchronous pools keep coming in new orders
+            if len(self._slots_of) >= 1024:  # asynchronous pools come in ever new orders
                 self._slots_of.clear()
             self._slots_of[key] = slots
         self._last = (stream_ids, slots)

@@ -13,7 +13,7 @@ class BatchedService:
     """The base of inference services.
 
     Attributes:
-      batches, requests: numbers of those that were answered.
+      batches, requests: how many of each were answered.
     """
 
     def __init__(
@@ -22,14 +22,15 @@ class BatchedService:
         """Args:
         inferencer: runs the batches; its codec is `messages`.
         messages: the layout of requests and answers.
-        heartbeat: the node's; records when batches run, and has this server's life. None: none.
+        heartbeat: the node's heartbeat, which records when batches run, and has this server's
+          life; None: there is none.
         """
         self._heartbeat = heartbeat or Heartbeat()
         self._inferencer, self._messages = inferencer, messages
         self._lock = threading.Lock()
         self._account = TimeAccount()
         self.batches = self.requests = 0
-        # With `batches`, what a linear fit of batches' seconds to their rows needs.
+        # With `batches`, the sums that a linear fit of batches' seconds to their rows needs.
         self._rows = self._squares = 0
         self._seconds = self._products = 0.0
 
@@ -38,10 +39,10 @@ class BatchedService:
         self._inferencer.request_version(version)
 
     def times(self) -> dict[str, Any]:
-        """Returns a report of what its time went to, and of its batches; safe in any thread.
+        """Returns a report of what its time was spent on, and of its batches; safe in any thread.
 
-        Of its batches: the numbers of requests, batches and rows, and the sums of squared rows,
-        seconds, and rows times seconds.
+        On its batches: the numbers of requests, batches and rows, and the sums of squared rows,
+        of seconds, and of rows times seconds.
         """
         with self._lock:
             sums = [self._rows, self._squares, self._seconds, self._products]

@@ -30,7 +30,7 @@ class FrameInferenceServer(FrameCallServer):
         messages: the layout of requests and answers.
         rows: most rows of a request.
         address: "unix:/path" or "host:port", of this machine.
-        key: the program's; a client must have it.
+        key: the program's key, which a client must have.
 
         Raises:
           OSError: the address is taken.
@@ -68,7 +68,7 @@ class FrameInferenceClient:
         """Args:
         messages: the layout of requests and answers.
         rows: most rows of a request.
-        address, key, timeout, stop: as of `FrameCallClient`.
+        address, key, timeout, stop: as for `FrameCallClient`.
         """
         limit = HEADER.size + rows * (messages.answer.row_bytes + messages.state.row_bytes)
         self._calls = FrameCallClient(_WHAT, limit, address, key, timeout, stop)

@@ -14,7 +14,7 @@ from distrl.runtime.codec import Codec
 from distrl.types import AgentOutput, Array, Inference, State, TimeStep
 
 # In requests: number of rows, life of the streams, whether the state is asked for, and the core
-# on which both should stay.
+# on which client and server should stay.
 # In answers: number of rows, version, whether states follow, life of the server.
 # 16 bytes, so that rows are aligned.
 HEADER = struct.Struct("<iiii")
@@ -70,9 +70,9 @@ class InferenceMessages:
 
         Args:
           rows: uint8 `[n, row_bytes]`.
-          version: of the parameters.
+          version: version of the parameters.
           state: packed recurrent states; None: not asked for.
-          life: of the server.
+          life: life of the server.
         """
         header = HEADER.pack(len(rows), version, state is not None, life)
         return b"".join([header, rows.tobytes(), state or b""])

@@ -1,7 +1,7 @@
-"""One core for a client and its service, where they take turns and it makes them faster.
+"""Keeps a client and its service on one core while that makes them faster.
 
-To wake a thread on another core, which sleeps, may take as long as inferring for small
-observations: a tenth of a millisecond there and back on a virtual machine.
+They take turns, and waking a thread on another core, which sleeps, may take as long as inference on
+small observations: a tenth of a millisecond there and back on a virtual machine.
 """
 
 import os
@@ -11,30 +11,30 @@ from collections.abc import Callable
 from distrl.shared_memory.libc import QUICK
 
 _TRIAL_S = 0.2
-_TRIALS = 10  # in turns: on any core, on one
-_KEEP_S = 30.0  # for what was better; then both are tried again
+_TRIALS = 10  # alternately on any core and on one
+_KEEP_S = 30.0  # how long the better one is kept; then both are tried again
 _CALLS = 64  # between two readings of the clock
-_BETTER = 1.05  # how many times as many calls as on any core, less than which may be chance
+_BETTER = 1.05  # one core must allow this many times the calls; less may be chance
 
 
 class CoreSetter:
-    """Keeps the calling thread on a core, or on those that it might use when this was made."""
+    """Keeps the calling thread on one core, or on those it could use when this was made."""
 
     def __init__(self) -> None:
         self._allowed = os.sched_getaffinity(0)
         self._core: int | None = None
 
     def move(self, core: int | None) -> None:
-        """Moves the thread. Args: core: None: any; one that it may not use is ignored."""
+        """Moves the thread. Args: core: None: any. A core that it may not use is ignored."""
         if core != self._core and (core is None or core in self._allowed):
             os.sched_setaffinity(0, self._allowed if core is None else {core})
             self._core = core
 
 
 class SameCore:
-    """Tries out, again and again, whether more calls are made on one core; for one thread.
+    """Tries out, again and again, whether calls are faster on one core; for one thread.
 
-    The calling thread is kept on that core, and whoever it calls follows to what `count` returns.
+    It keeps the calling thread on that core; the service should follow to what `count` returns.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class SameCore:
         clock: Callable[[], float] = time.monotonic,
         move: Callable[[int | None], None] | None = None,
     ):
-        """Args: clock: in seconds. move: as `CoreSetter.move`."""
+        """Args: clock: returns seconds. move: like `CoreSetter.move`."""
         self._clock, self._move = clock, move or CoreSetter().move
         self._core: int | None = None
-        self._rates: list[float] = []  # of the trials so far: any core, one core, in turns
+        self._rates: list[float] = []  # calls per second: on any core, on one, and so on
         self._begin(_TRIAL_S)
 
     def _begin(self, seconds: float) -> None:
@@ -57,11 +57,11 @@ class SameCore:
         if self._calls % _CALLS == 0:
             passed = self._clock() - self._since
             if passed >= self._seconds:
-                self._go_on(self._calls / passed)
+                self._next(self._calls / passed)
         return self._core
 
-    def _go_on(self, rate: float) -> None:
-        """Ends a trial, or what was kept. Args: rate: calls a second in it."""
+    def _next(self, rate: float) -> None:
+        """Ends a trial, or the time after trials. Args: rate: calls per second in it."""
         seconds, shares = _TRIAL_S, False
         if self._seconds == _TRIAL_S:
             self._rates.append(rate)

@@ -1,4 +1,4 @@
-"""An inferencer as a server, which batches the requests of many actors, and its client."""
+"""A server that batches the inference requests of many actors, and its client."""
 
 import collections
 import threading
@@ -25,7 +25,7 @@ class _Request:
         self.rows = rows
         self.life = life
         self.with_state = with_state
-        self.wake = threading.Lock()  # released when it is done, or when its caller is to lead
+        self.wake = threading.Lock()  # released when the request is done, or its caller is to lead
         self.wake.acquire()
         self.done = False
         self.answer = b""
@@ -53,20 +53,21 @@ class InferenceServer(BatchedService):
         messages: the layout of requests and answers.
         max_batch: most rows in a batch.
         timeout: seconds that a request may wait for its answer.
-        heartbeat: the node's; records when batches run, and has this server's life. None: none.
+        heartbeat: the node's heartbeat, which records when batches run, and has this server's
+          life; None: there is none.
         """
         super().__init__(inferencer, messages, heartbeat)
         self._max_batch = max_batch
         self._timeout = longest_wait(timeout)
         self._waiting: collections.deque[_Request] = collections.deque()
-        self._busy = False  # a caller leads, or has been woken to lead
-        self._account.switch(IDLE)  # always with the lock held, or by the one that leads
+        self._busy = False  # whether a caller leads, or has been woken to lead
+        self._account.switch(IDLE)  # always called with the lock held, or by the leader
 
     def inference(self, data: bytes | memoryview) -> bytes:
         """Answers a packed request.
 
         Raises:
-          SpecError: the request's length is wrong; it joins no batch.
+          SpecError: the request's length is wrong; it does not join a batch.
           DeadlineExceeded: no answer within `timeout`.
         """
         request = _Request(*self._messages.request_rows(data))
@@ -97,7 +98,7 @@ class InferenceServer(BatchedService):
         )
 
     def _lead(self) -> None:
-        """Runs one batch, the first waiting request first; then wakes the next leader."""
+        """Runs one batch, oldest request first; then wakes the next leader."""
         with self._lock:
             self._account.switch(INFERENCE)
             batch = [self._waiting.popleft()]
@@ -120,7 +121,7 @@ class InferenceServer(BatchedService):
             request.wake.release()
 
     def _serve(self, batch: list[_Request]) -> None:
-        """Runs one batch. Its callers raise an error of it."""
+        """Runs one batch. If it fails, all its callers raise the error."""
         self._heartbeat.tick()
         try:
             self._run(batch)
@@ -176,7 +177,7 @@ class RemoteInferencer:
         with_state: bool = False,
     ) -> Inference:
         """See `Inferencer.inference`."""
-        with in_state(INFERENCE):  # for the wait in it
+        with in_state(INFERENCE):  # the wait counts as INFERENCE_WAIT
             data = self._messages.pack_request(stream_ids, timestep, life, with_state)
             return self._messages.unpack_answer(self._server.inference(data))
 

@@ -1,4 +1,4 @@
-"""A client of an inference service on the same machine, which asks in shared memory."""
+"""A client of an inference service on the same machine, with requests in shared memory."""
 
 import time
 from typing import Any, Protocol
@@ -15,12 +15,12 @@ from distrl.runtime.time_account import INFERENCE, current_account, in_state
 from distrl.shared_memory.futex import fence
 from distrl.types import Inference, TimeStep
 
-FAILED = 2  # in an answer's header in the place of `has_state`: the text of an error follows
-_SLICE = 0.25  # seconds between two looks at whether a wait can still end
+FAILED = 2  # instead of `has_state` in an answer's header: the text of an error follows
+_SLICE = 0.25  # seconds between two checks of whether a wait can still end
 
 
 class Server(Protocol):
-    """What a client knows of its server but its answers."""
+    """A client's view of its server, apart from the answers."""
 
     def request_version(self, version: int) -> None:
         """See `Inferencer.request_version`."""
@@ -38,7 +38,7 @@ class Server(Protocol):
         """
 
     def wait_for_restart(self, life: int, what: str, error: Exception) -> None:
-        """Returns when the server, which failed in this life, has begun another; else raises."""
+        """Waits until the server, which failed in this life, has begun another; else raises."""
 
 
 class RequestFailed(RuntimeError):
@@ -46,7 +46,7 @@ class RequestFailed(RuntimeError):
 
 
 class SlotInferencer:
-    """Has `Inferencer`'s interface; for one thread.
+    """A client of a `SlotServer`, with `Inferencer`'s interface; for one thread.
 
     An answer is copied out of the shared memory before it is returned.
     """
@@ -60,8 +60,8 @@ class SlotInferencer:
         same_core: SameCore | None = None,
     ):
         """Args:
-        file: where to ask.
-        index: the slot, which no other living process uses.
+        file: the file of the slots.
+        index: index of the slot, which no other live process uses.
         messages: the layout of requests and answers.
         server: the service.
         same_core: may keep this thread and the service's on one core, where the service has no
@@ -73,7 +73,7 @@ class SlotInferencer:
         self._header, self._answer_header = header.data, self._answer.data
         self._requested, self._answered = file.requested.data, file.answered.data
         self._event = file.answer_event(index)
-        # Of requests and of answers, by number of rows.
+        # Columns of requests and of answers, by number of rows.
         self._columns: dict[int, list[npt.NDArray[Any]]] = {}
         self._answer_columns: dict[int, list[npt.NDArray[Any]]] = {}
         self._heartbeat = main_thread_heartbeat()
@@ -92,7 +92,7 @@ class SlotInferencer:
           RequestFailed: the service could not answer.
           Exception: what the server's `check` raises.
         """
-        with in_state(INFERENCE):  # for the wait in it
+        with in_state(INFERENCE):  # the wait counts as INFERENCE_WAIT
             return self._ask(stream_ids, timestep, life, with_state)
 
     def _ask(
@@ -104,7 +104,7 @@ class SlotInferencer:
                 f"an inference request of {n} rows; a slot has room for {self._file.sizes.rows}"
             )
         index = self._index
-        if self._answered[index] != self._requested[index]:  # of this slot's client before
+        if self._answered[index] != self._requested[index]:  # an earlier client's request
             self._wait(f"inference of an earlier request of {self._file.name}")
         columns = self._columns.get(n)
         if columns is None:
@@ -127,7 +127,7 @@ class SlotInferencer:
             self._server.wait_for_restart(server_life, "inference failed", failed)
 
     def _unpack(self, n: int, header: tuple[Any, ...]) -> Inference:
-        """Returns a copy of the answer: the next one is written in its place."""
+        """Returns a copy of the answer: the next one is written over it."""
         rows, version, has_state, life = header
         if rows != n:
             raise SpecError(f"asked for {n} rows, {self._file.name} answered {rows}")

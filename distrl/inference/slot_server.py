@@ -1,4 +1,4 @@
-"""An inferencer as a service of one machine: it finds requests in shared memory."""
+"""An inference service for one machine, which takes requests from shared memory."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ from distrl.runtime.time_account import IDLE, INFERENCE, use_account
 from distrl.shared_memory.futex import Event, fence
 from distrl.shared_memory.process import Process
 
-_SLICE = 0.25  # seconds of a wait for requests, between two looks at whether to stop
+_SLICE = 0.25  # seconds of one wait for requests, after which it checks whether to stop
 
 
 class _Slot(NamedTuple):
@@ -38,14 +38,14 @@ class _Request(NamedTuple):
     """A request that waits for its answer."""
 
     slot: int
-    number: int  # of the slot's request
+    number: int  # number of the slot's request
     rows: int
     life: int
     with_state: bool
 
 
 class SlotServer(BatchedService):
-    """Answers what has been asked, in batches of all requests that there are; for one thread.
+    """Answers requests, in batches of all that have arrived; for one thread.
 
     Whatever has arrived while a batch ran is the next batch. It waits for no other requests.
     """
@@ -60,8 +60,9 @@ class SlotServer(BatchedService):
         """Args:
         inferencer: runs the batches; its codec is `messages`.
         messages: the layout of requests and answers.
-        file: where the requests are; this process serves it from now on.
-        heartbeat: the node's; records when batches run, and has this server's life. None: none.
+        file: the file of the slots, which this process serves from now on.
+        heartbeat: the node's heartbeat, which records when batches run, and has this server's
+          life; None: there is none.
         """
         super().__init__(inferencer, messages, heartbeat)
         self._file = file
@@ -70,7 +71,7 @@ class SlotServer(BatchedService):
         self._slots = [self._open(index) for index in range(file.sizes.count)]
         most = inferencer.padded_size(rows * file.sizes.count)
         self._batch = np.zeros((most, row_bytes), np.uint8)
-        self._dirty = 0  # rows of it that are not zero
+        self._dirty = 0  # rows of the batch that may not be zero
         self._core = CoreSetter()
 
     def _open(self, index: int) -> _Slot:
@@ -93,7 +94,7 @@ class SlotServer(BatchedService):
 
         Args:
           stop: set when the program stops.
-          then: called after each batch, and each wait of a quarter of a second.
+          then: called after each batch, and after each wait of a quarter of a second.
         """
         bell, heartbeat, account = self._file.bell, self._heartbeat, self._account
         previous = use_account(account)
@@ -114,7 +115,7 @@ class SlotServer(BatchedService):
             use_account(previous)
 
     def _waiting(self) -> list[_Request]:
-        """Returns the requests that wait; refuses those that cannot be."""
+        """Returns the requests that wait; refuses invalid ones."""
         file, most = self._file, self._file.sizes.rows
         (indices,) = (file.requested != file.answered).nonzero()
         fence()
@@ -145,7 +146,7 @@ class SlotServer(BatchedService):
         except Exception as error:
             if len(requests) == 1:
                 self._refuse(requests[0], error)
-            else:  # one that is wrong must not fail the others
+            else:  # one bad request must not fail the others
                 for request in requests:
                     self._serve([request])
                 return
@@ -193,7 +194,7 @@ class SlotServer(BatchedService):
             self._answered(request)
 
     def _put_state(self, slot: _Slot, states: Any, start: int, end: int) -> None:
-        """Writes states behind the rows of an answer."""
+        """Writes states after the rows of an answer."""
         data = np.frombuffer(self._messages.pack_states(states, start, end), np.uint8)
         at = HEADER.size + (end - start) * self._messages.answer.row_bytes
         slot.answer[at : at + len(data)] = data

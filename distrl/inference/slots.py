@@ -1,10 +1,10 @@
 """The shared memory in which actors of one machine ask an inference service.
 
 Each client has a slot with room for one request and its answer, in the layout of
-`InferenceMessages`, and two counts: of its requests, which it writes, and of the answered ones,
-which the server writes. A request waits for its answer while they differ. So neither needs a lock,
-and each of them may die at any instruction: what the dead one has not counted was not done. A
-server that has been restarted finds the requests that the one before it has left unanswered.
+`InferenceMessages`, and two counts: of its requests, which the client writes, and of the answered
+ones, which the server writes. A request waits for its answer while they differ. So neither needs a
+lock, and either may die at any instruction: what it has not counted was not done. A restarted
+server finds the requests that its predecessor has left unanswered.
 """
 
 import struct
@@ -25,7 +25,7 @@ _SIZES = struct.Struct("<8q")  # see `SlotFile.sizes`
 _MAGIC = 0x6C727473_00000001
 _BELL, _SERVER, _COUNTS = 64, 128, 192  # offsets
 _SERVING = struct.Struct("<qq")  # the server's process id and its start
-TEXT_BYTES = 1024  # of the room for an answer, at least: it may be an error's text
+TEXT_BYTES = 1024  # least room for an answer, which may be an error's text
 
 
 def _aligned(nbytes: int) -> int:
@@ -57,11 +57,11 @@ class SlotFile:
     """A file of slots, as one process has mapped it.
 
     Attributes:
-      name: of the service, for messages.
+      name: name of the service, for messages.
       sizes: its layout.
       bell: rung after each request.
       requested: counts of requests by slot; uint32, written by the clients.
-      answered: counts of answered ones; uint32, written by the server.
+      answered: counts of answered requests by slot; uint32, written by the server.
     """
 
     def __init__(self, file: SharedFile, memory: npt.NDArray[Any], sizes: Sizes):
@@ -86,7 +86,7 @@ class SlotFile:
 
     @classmethod
     def create(cls, name: str, sizes: Sizes, owner: Process) -> "SlotFile":
-        """Creates the file, which others find from then on.
+        """Creates the file, which other processes can find from then on.
 
         Args:
           name: unique to the program.
@@ -119,7 +119,7 @@ class SlotFile:
 
     @property
     def server(self) -> Process | None:
-        """The process that serves; None: none has yet."""
+        """The process that serves; None: there was none yet."""
         pid, start = _SERVING.unpack_from(self._memory.data, _SERVER)
         return Process(pid, start) if pid else None
 
@@ -128,7 +128,7 @@ class SlotFile:
         _SERVING.pack_into(self._memory.data, _SERVER, *process)
 
     def answer_event(self, index: int) -> Event:
-        """Returns what wakes a slot's client: its count of answers."""
+        """Returns the event that wakes a slot's client: its count of answers."""
         return Event(self._address + _COUNTS + 4 * (self.sizes.count + index))
 
     def slot(self, index: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
@@ -142,5 +142,5 @@ class SlotFile:
         )
 
     def close(self) -> None:
-        """Drops the memory of this process; the file's owner removes the file."""
+        """Unmaps the file in this process; the file's owner removes it."""
         self.requested = self.answered = self._memory = np.zeros(0, np.uint8)
