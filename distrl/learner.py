@@ -42,14 +42,13 @@ class Learner(LearnerLoop):
     Attributes:
       published: the newest versions of the parameters.
       count_acted: returns the environment steps that the actors of this process have taken, and
-        the episodes that have ended, which the processes of a learner tell each other; 0 unless
-        replaced.
-      acted_elsewhere: both, of the other processes, as of the last update.
+        the episodes that have ended, which a learner's processes exchange; 0 unless replaced.
+      acted_elsewhere: both counts of the other processes, as of the last update.
       on_update: called after each update with the version, the transitions trained on, the logs and
-        the parameters, on one device; None: nothing is.
+        the parameters, on one device; None: nothing is called.
       waited, drops_when_done: see `LearnerLoop`.
       ahead: the update's compilation, until the first one.
-      while_computing: a context, entered anew for each update's computation.
+      while_computing: a context that is entered for each update's computation.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Learner(LearnerLoop):
     ):
         """Args:
         agent: the agent, whose `learner_step` is run.
-        replay: where batches come from.
+        replay: gives the batches.
         seed: seed of the initial parameters.
         timeout: seconds to wait for a batch.
         keep: number of the newest parameters in `published`.
@@ -83,11 +82,11 @@ class Learner(LearnerLoop):
           of one device.
         learner_group: all processes of the learner, each with its own replay; an update uses the
           batches of all. None: this process is the whole group. See `share` and `leave`.
-        period: environment steps of one unroll that no other has. None: all its transitions.
+        period: environment steps of an unroll that are in no other. None: all its transitions.
         on_nonfinite, max_policy_lag: see `LearnerConfig`.
-        own_actions: whether its own parameters act: else data has no policy lag.
+        own_actions: whether its own parameters act; otherwise data has no policy lag.
         split_update: makes the updates, with gradients from workers. None: they are computed here.
-        policy: its name, for messages. "": there is one policy.
+        policy: the policy's name, for messages. "": there is one policy.
         """
         self._agent, self._period, self._own_actions = agent, period, own_actions
         self._learner_group = learner_group or SingleProcessGroup()
@@ -110,14 +109,14 @@ class Learner(LearnerLoop):
             self._update = split_update.checked(self._check.checked)
         if self._devices.several:
             params, agent_state = self._devices.replicate((params, agent_state))
-        # Replaced as a whole after an update: any thread can take a checkpoint at any time.
+        # Replaced as a whole after an update, so that any thread can save it at any time.
         self._state = TrainingState(0, params, agent_state, 0, 0, 0.0)
         self.published = FiniteParams(self._check, keep)
         self._renew_record()
-        self._diverged: Diverged | None = None  # as soon as it is known
+        self._diverged: Diverged | None = None  # set as soon as it is known
         self._left, self.waited = False, 0.0
         self._logs: dict[str, Any] = {}
-        self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = None  # with keys, unsent
+        self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = None  # unsent; with keys
         self._prioritized: bool | None = None  # what the replay said last
         self.count_acted: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.on_update: Callable[[int, int, Mapping[str, Any], Params], None] | None = None
@@ -128,14 +127,14 @@ class Learner(LearnerLoop):
 
     def compile_ahead(self, batch: Trajectory) -> None:
         """Begins to compile the update in another thread, for batches of these shapes."""
-        if not self._devices.several:  # whose arrays are placed: other arguments for JAX
+        if not self._devices.several:  # with several, arrays are placed: other arguments for JAX
             state = self._state
             params = self._agent.with_env_steps(state.params, state.inserted)
             self.ahead = CompileAhead(self._update, params, (state.agent, state.record), batch)
 
     @property
     def variables(self) -> tuple[int, Params]:
-        """Version and parameters: the newest, or if they are not finite the last known to be."""
+        """Version and parameters: the newest, or the last ones known to be finite."""
         return self.published.current()
 
     @property
@@ -155,7 +154,7 @@ class Learner(LearnerLoop):
     def restore(self, state: TrainingState) -> None:
         """Resumes from the finite state of a learner with the same agent. Not during an update.
 
-        It lacks the priorities that the last update before it computed: those unrolls keep their
+        The state lacks the priorities that its last update computed: those unrolls keep their
         previous ones.
         """
         params, agent = self._devices.replicate((state.params, state.agent))
@@ -166,7 +165,7 @@ class Learner(LearnerLoop):
         self._renew_record()
 
     def _renew_record(self) -> None:
-        """Begins a record of the updates' check at the current state, which is finite."""
+        """Begins a new record of the updates' check at the current state, which is finite."""
         version, params = self._state[:2]
         record = self._devices.replicate(self._check.renewed(self._state.record, version))
         self._state = self._state._replace(record=record)
@@ -184,7 +183,7 @@ class Learner(LearnerLoop):
         return self._check.skipped_in_row(self.published.record)
 
     def skip_any_number(self) -> None:
-        """Has no number of skipped updates in a row end training: others will change its state."""
+        """Lets any number of consecutive skipped updates pass: others will change its state."""
         self._check.most_in_row = None
 
     def share(self) -> None:
@@ -216,7 +215,7 @@ class Learner(LearnerLoop):
         return self.published.get(newer_than)
 
     def update(self, sample: Sample) -> None:
-        """Makes one update, on the given batch. Raises as `step`."""
+        """Makes one update on the given batch. Raises what `step` does."""
         state, trajectory = self._state, sample.trajectory
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
         trained_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
@@ -277,17 +276,17 @@ class Learner(LearnerLoop):
             self.on_update(self.version, self.trained_steps, self._logs, made[0])
 
     def _look(self) -> None:
-        """Raises Diverged if the updates up to now are what ends training."""
+        """Raises Diverged if the updates up to now end training."""
         self._diverged = self._diverged or self._check.error(self.published.record)
         if self._diverged is not None:
             raise self._diverged
 
     def _send_priorities(self, keys: npt.NDArray[np.uint64], priorities: jax.Array) -> None:
-        """Sends the previous update's priorities: those of this one may be in progress still."""
+        """Sends the previous update's priorities: this one's may still be being computed."""
         earlier, self._priorities = self._priorities, (keys, priorities)
         if earlier is not None:
             rows = self._devices.local_rows(earlier[1])
-            if np.isfinite(rows).all():  # else that update was skipped, or ends training
+            if np.isfinite(rows).all():  # otherwise that update was skipped, or ends training
                 self._replay.update_priorities(earlier[0], rows)
 
     @property
@@ -296,7 +295,7 @@ class Learner(LearnerLoop):
         return self.version >= self._last or self.trained_steps >= self._max_trained_steps
 
     def counts(self) -> Report:
-        """Returns the totals of `take_report`, which cost nothing."""
+        """Returns those totals of `take_report` that cost nothing to get."""
         report: Report = {
             "learner_steps": self._state.version,
             "trained_steps": self._state.trained_steps,

@@ -14,8 +14,8 @@ class LearnerConfig:
 
     Attributes:
       batch_size: unrolls in an update.
-      timeout: seconds after which the learner fails, without a batch and without a sign of progress
-        of the nodes that make one.
+      timeout: seconds without a batch, and without a sign of progress from the nodes that make
+        batches, after which the learner fails.
       num_gpus: GPUs of the learner's node; 0: it runs on the CPU and sees none.
       num_devices: devices over which a batch is split evenly. 0: all that JAX has in the learner's
         process: its GPUs, or the one CPU.
@@ -33,10 +33,10 @@ class LearnerConfig:
         actors: exactly in one process; in several, as unrolls arrive, where the rows between
         episodes count, too. None: steps start no updates.
       num_gradient_workers: nodes that compute the gradients of a batch, a share each; 0: the
-        learner does. Those of several policies are moved between them as their load moves; this is
-        the number at the start.
+        learner does. With several policies, workers move between them as their load changes; this
+        is the number at the start.
       gradient_timeout: most seconds that a gradient worker has for its share; usually it has five
-        times what recent shares took. A share that is late is computed elsewhere.
+        times what recent shares took. A late share is computed elsewhere.
       learning: False: updates change nothing. The parameters stay the initial ones, or those that a
         run is resumed with, while acting continues; batches are consumed, counted and logged.
     """

@@ -121,8 +121,8 @@ class LockstepVariables:
         timeout: float,
     ):
         """Args:
-        source: where the parameters come from.
-        schedule: which version acts in which round.
+        source: gives the parameters.
+        schedule: says which version acts in which round.
         calls_per_round: calls of `update` per round, one per step of the actor's streams.
         stop: event that ends a wait.
         timeout: seconds to wait for a version.
@@ -201,7 +201,7 @@ class LockstepWriter(ReplayWriter):
 
     @property
     def rounds(self) -> int:
-        """Rounds of which this actor's unrolls are in the table."""
+        """Number of rounds whose unrolls of this actor are in the table."""
         return max(0, self._steps - 1) // self._length
 
     def needs_state(self, stream_ids: npt.NDArray[np.int32], life: int | None = None) -> bool:
@@ -245,7 +245,7 @@ class LockstepReader(ReplayReader):
         self._priorities: list[tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]] = []
 
     def end_after(self, rounds: int) -> None:
-        """Tells the reader that the actors complete no more than so many rounds."""
+        """Limits the batches to this number of rounds: the actors complete no more."""
         self._last_round = rounds
 
     def has_more(self) -> bool:
@@ -257,7 +257,7 @@ class LockstepReader(ReplayReader):
 
     @property
     def _inserts(self) -> int:
-        """Inserts after which the next batch is sampled."""
+        """The number of inserts after which the next batch is sampled."""
         return self._schedule.rounds(self._updates) * self._schedule.streams
 
     def sample(self, timeout: float | None) -> Sample:
@@ -265,7 +265,7 @@ class LockstepReader(ReplayReader):
         self._counted.wait_for_counts(
             lambda now, sampled: now >= inserts, f"the learner waits for {inserts} inserts", timeout
         )
-        # Not as they come: actors may be inserting, with the largest priority that there is.
+        # Not when they arrive: actors may be inserting then, with the largest priority of all.
         for update in self._priorities:
             self._replay.update_priorities(*update)
         self._priorities.clear()

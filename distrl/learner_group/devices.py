@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from distrl.errors import ConfigError
 from distrl.types import TIME_FIELDS, Nest, Trajectory
 
-_AXIS = "batch"  # of the mesh
+_AXIS = "batch"  # name of the mesh's axis
 _mesh: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", default=None)
 
 
@@ -188,7 +188,7 @@ def merge_steps(nest: Nest) -> Nest:
 
 
 def _merged(x: jax.Array) -> jax.Array:
-    """Merges the first two axes. With -1, arrays without elements could not be reshaped."""
+    """Merges the first two axes. A size of -1 would fail for arrays without elements."""
     return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 

@@ -1,4 +1,4 @@
-"""The group of processes that are one learner, and the group of one."""
+"""The interface of a group of processes that form one learner, and a group of one process."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -17,7 +17,7 @@ class Agreement(NamedTuple):
 class LearnerGroup(Protocol):
     """A learner's processes, as one of them sees the group. Enter it: it is closed at the end."""
 
-    index: int  # of this process
+    index: int  # index of this process
     count: int  # number of processes
 
     def agree(self, proceed: bool, numbers: Sequence[int] = ()) -> Agreement:
@@ -27,7 +27,7 @@ class LearnerGroup(Protocol):
 
         Args:
           proceed: whether this process makes the update.
-          numbers: what this process counted; as many in each process.
+          numbers: what this process counted; equally many in each process.
 
         Raises:
           PeerError: a process has ended or failed.
@@ -54,7 +54,7 @@ class LearnerGroup(Protocol):
 
 
 class SingleProcessGroup:
-    """The group of a learner that is one process: it always agrees with itself."""
+    """The group of a learner with one process, which always agrees with itself."""
 
     index = 0
     count = 1
@@ -79,4 +79,4 @@ class SingleProcessGroup:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Has nothing to close."""
+        """Does nothing: there is nothing to close."""

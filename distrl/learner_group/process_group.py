@@ -35,13 +35,13 @@ from distrl.runtime.process_exit import announce, exit_at_once
 from distrl.runtime.sockets import joined_address, parse_address
 from distrl.types import Nest
 
-ROUND_S = 900.0  # for all processes to come to their next update: some may compile or evaluate
-_CAUSE_S = 2.0  # an error waits this long for the news that another process's end has caused it
+ROUND_S = 900.0  # for all processes to reach their next update: some may compile or evaluate
+_CAUSE_S = 2.0  # an error waits this long for news that another process's end caused it
 # A lost connection waits this long for a "failed" from another process. Less than `_CAUSE_S`:
 # a process that fails because of the lost one does not say so before that.
 _GRACE_S = 0.3
-_LINGER_S = 1.0  # a closed group still reads this long, until the others have its last message
-_STUCK_S = 10.0  # for the main thread to notice a lost process by itself
+_LINGER_S = 1.0  # a closed group still reads this long, so that others get its last message
+_STUCK_S = 10.0  # the time that the main thread has to notice a lost process by itself
 _POLL_S = 0.1
 
 
@@ -52,7 +52,7 @@ class ProcessGroup:
     names the process.
 
     Attributes:
-      index: of this process.
+      index: index of this process.
       count: number of processes.
       port: a free port of process 0's host, for JAX's own service.
     """
@@ -72,7 +72,7 @@ class ProcessGroup:
         Args:
           address: "HOST:PORT", where process 0 listens.
           count: number of processes.
-          index: of this process, below `count`.
+          index: index of this process, below `count`.
           must_match: settings that must be the same in all processes, by name.
           on_stuck: called in another thread, with what has happened, when a process has ended and
             the main thread does not notice because XLA waits for it.
@@ -89,7 +89,7 @@ class ProcessGroup:
         self._left: set[int] = set()  # processes that have said bye
         self._proceed = True  # the last answer
         self._noticed = threading.Event()  # the main thread knows the cause, or is done
-        self._closed_at: float | None = None  # last messages have been sent
+        self._closed_at: float | None = None  # when the last messages were sent
         peers = rendezvous.meet(address, count, index, must_match, timeout)
         self._sockets, self._names, self.port = peers
         self._messages: dict[int, collections.deque[dict[str, Any]]] = {
@@ -132,7 +132,7 @@ class ProcessGroup:
         with self._changed:
             self._noticed.set()
             for connection in self._sockets.values():
-                with contextlib.suppress(OSError):  # the other process has ended before
+                with contextlib.suppress(OSError):  # the other process has ended already
                     send(connection, last)
                     connection.shutdown(socket.SHUT_WR)
             self._closed_at = time.monotonic()
@@ -184,9 +184,9 @@ class ProcessGroup:
                 raise PeerError(self._cause) from None
 
     def _listen(self) -> None:
-        """The thread: reads all connections, and closes them in the end."""
+        """Reads all connections and closes them in the end; runs in a thread."""
         buffers = dict.fromkeys(self._sockets, b"")
-        ended: dict[int, tuple[str, float]] = {}  # connections at their end: how, and when
+        ended: dict[int, tuple[str, float]] = {}  # connections that have ended: how, and when
         stuck_at = math.inf
         with contextlib.ExitStack() as opened:
             for connection in self._sockets.values():
@@ -206,7 +206,7 @@ class ProcessGroup:
                     if how is not None:
                         selector.unregister(connection)
                         with contextlib.suppress(OSError):
-                            connection.shutdown(socket.SHUT_WR)  # nothing will be read there
+                            connection.shutdown(socket.SHUT_WR)  # the other end reads no more
                         ended[peer] = how, time.monotonic()
                 # Judged only after all that has arrived is read, on every connection.
                 for peer, (how, since) in ended.items():
@@ -240,7 +240,7 @@ class ProcessGroup:
             if self._cause is not None:
                 return
             self._cause = cause
-            # At once: this process may fail by it, which is the next that the others hear.
+            # At once: this process may fail because of it, and that would be the next message.
             for other, connection in self._sockets.items() if self.index == 0 else ():
                 if other != peer:
                     with contextlib.suppress(OSError):  # it is gone too
@@ -249,7 +249,7 @@ class ProcessGroup:
 
 
 def _read(connection: socket.socket) -> tuple[bytes, str | None]:
-    """Returns data that has arrived; at the connection's end also how it ended."""
+    """Returns data that has arrived, and how the connection ended; None: it has not."""
     try:
         data = connection.recv(MAX_LINE)
     except OSError as error:
@@ -258,7 +258,7 @@ def _read(connection: socket.socket) -> tuple[bytes, str | None]:
 
 
 def _how(error: OSError) -> str:
-    if error.errno in (errno.ECONNRESET, errno.EPIPE):  # it has ended with data unread
+    if error.errno in (errno.ECONNRESET, errno.EPIPE):  # the process has ended with data unread
         return "has ended"
     return f"cannot be reached: {error.strerror}"
 
@@ -270,7 +270,7 @@ def join(
     must_match: Mapping[str, str],
     on_stuck: Callable[[str], None] | None = None,
 ) -> ProcessGroup:
-    """Makes this process one of a learner's: JAX then has the devices of all of them.
+    """Makes this process one of a learner's processes: JAX then has the devices of all.
 
     Call it before anything uses JAX's devices.
 
@@ -295,7 +295,7 @@ def join(
     if jax.default_backend() == "cpu":
         jax.config.update("jax_enable_compilation_cache", False)
     if on_sigterm is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, on_sigterm)  # JAX replaced it by one that does nothing
+        signal.signal(signal.SIGTERM, on_sigterm)  # JAX has replaced it with one that does nothing
     return group
 
 

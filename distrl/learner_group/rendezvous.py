@@ -20,15 +20,15 @@ RENDEZVOUS_S = 300.0  # for all processes to connect
 MAX_LINE = 65_536  # bytes
 _HELLO_S = 5.0  # for a new connection to say which process it is
 _RETRY_S = 0.2  # between two attempts to reach process 0
-_SILENCE_S = 20  # a host whose kernel does not answer keepalive probes for so long is gone
+_SILENCE_S = 20  # a host whose kernel answers no keepalive probes for so long is gone
 
 
 class Peers(NamedTuple):
     """Connections to the other processes: process 0's to all, all others' to process 0."""
 
-    sockets: dict[int, socket.socket]  # by index
-    names: dict[int, str]  # for messages
-    port: int  # of process 0's host, free for JAX's own service
+    sockets: dict[int, socket.socket]  # by the processes' indices
+    names: dict[int, str]  # the processes' names for messages, by index
+    port: int  # a free port of process 0's host, for JAX's own service
 
 
 def meet(
@@ -60,7 +60,7 @@ def meet(
 def _await_all(
     peers: Peers, host: str, port: int, must_match: dict[str, str], deadline: float
 ) -> Peers:
-    """Process 0 accepts the others."""
+    """Accepts the other processes, in process 0."""
     count = int(must_match["num_processes"])
     try:
         server = listen(host, port)
@@ -90,7 +90,7 @@ def _await_all(
 
 
 def _accept(peers: Peers, connection: socket.socket, peer: str, must_match: dict[str, str]) -> None:
-    """Adds the process behind a new connection; closes one that is no learner process."""
+    """Adds the process at a new connection; closes one that is not from a learner process."""
     hello = _first_line(connection, time.monotonic() + _HELLO_S) or {}
     index, settings = hello.get("index"), hello.get("about")
     if not isinstance(index, int) or not isinstance(settings, dict):
@@ -118,7 +118,7 @@ def _accept(peers: Peers, connection: socket.socket, peer: str, must_match: dict
 def _reach_first(
     peers: Peers, host: str, port: int, index: int, must_match: dict[str, str], deadline: float
 ) -> Peers:
-    """Another process connects to process 0, which may start later."""
+    """Connects to process 0, which may start later, in another process."""
     where = joined_address(host, port)
     try:
         connection = _connect(host, port, deadline)
@@ -152,7 +152,7 @@ def _connect(host: str, port: int, deadline: float) -> socket.socket:
 
 
 def lasting_tunnel(host: str, port: int) -> int:
-    """Returns a local port that leads to another host's, and stays open when that one is closed.
+    """Returns a local port that forwards to another host's port, and outlasts that one.
 
     JAX aborts its process without a useful message when the connection to its service ends.
     """
@@ -163,16 +163,16 @@ def lasting_tunnel(host: str, port: int) -> int:
             while data := source.recv(MAX_LINE):
                 sink.sendall(data)
         except OSError:
-            return  # one side is gone; `ProcessGroup` tells the process at the other
+            return  # one side is gone; `ProcessGroup` informs the process at the other
 
     def serve() -> None:
-        connections = []  # kept, or they would be closed
+        connections = []  # kept, so that they are not closed
         while True:
             near, _ = server.accept()
             try:
                 far = _connect(host, port, time.monotonic() + RENDEZVOUS_S)
             except OSError:
-                near.close()  # JAX says what it did not reach
+                near.close()  # JAX reports what it did not reach
                 continue
             far.settimeout(None)
             connections.append((near, far))
@@ -209,7 +209,7 @@ def _first_line(connection: socket.socket, deadline: float) -> dict[str, Any] | 
 
 
 def _prepare(connection: socket.socket) -> None:
-    """Sends small messages at once, and has the kernel notice that the other host is gone."""
+    """Sets a connection to send small messages at once, and to notice a host that is gone."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     probe_s = _SILENCE_S // 4
     keep_alive(connection, idle=probe_s, interval=probe_s, send_timeout=_SILENCE_S)

@@ -19,7 +19,7 @@ _FAMILIES = ("mean_return_", "evaluation_", "time_", "policy_lag")
 
 
 def is_taken(name: str) -> bool:
-    """Returns whether a column has a meaning of its own, which no agent's log may change."""
+    """Returns whether a column has a fixed meaning, so that no agent's log may use its name."""
     return name in _TAKEN or name.startswith(_FAMILIES)
 
 
@@ -28,7 +28,7 @@ def scalars(logs: Mapping[str, Any], taken: Collection[str]) -> dict[str, float]
 
     Args:
       logs: what `Agent.learner_step` returned, without priorities.
-      taken: names that the learner itself reports, beside those of `is_taken`.
+      taken: names that the learner itself reports, besides those of `is_taken`.
 
     Raises:
       SpecError: a name is taken, or a log is not one number.

@@ -1,4 +1,4 @@
-"""Compilation in another thread, while the calling one does what comes before the first call."""
+"""Compiles a function in another thread, while the calling one prepares its first call."""
 
 import threading
 from collections.abc import Callable
@@ -7,16 +7,16 @@ from typing import Any
 from distrl.runtime.start_up import mark
 
 NAME = "compile-ahead"
-"""Of the threads that compile."""
+"""Name of the threads that compile."""
 
 
 def is_compiling() -> bool:
-    """Returns whether something is compiled ahead: this process must not run exit handlers then."""
+    """Returns whether a thread compiles ahead: then this process must not run exit handlers."""
     return any(thread.name == NAME for thread in threading.enumerate())
 
 
 class CompileAhead:
-    """Compiles a function of `jax.jit` for arguments of given shapes.
+    """Compiles a function from `jax.jit` for arguments of given shapes.
 
     JAX then finds it compiled when the function is called. What fails here fails again there, where
     it is reported.
@@ -24,8 +24,8 @@ class CompileAhead:
 
     def __init__(self, function: Callable[..., Any], *arguments: Any):
         """Args:
-        function: a function of `jax.jit`; another one is left alone.
-        *arguments: arrays, or shapes and dtypes in their place.
+        function: a function from `jax.jit`; for any other, this does nothing.
+        *arguments: arrays, or their shapes and dtypes.
         """
         self._thread: threading.Thread | None = None
         if hasattr(function, "lower"):
@@ -40,10 +40,11 @@ class CompileAhead:
             print(f"not compiled ahead: {type(error).__name__}: {error}"[:300], flush=True)
 
     def wait(self, phase: str = "") -> None:
-        """Waits until it is done: two threads that compile the same take twice the time.
+        """Waits until it is done: to compile the same in two threads takes twice the time.
 
         Args:
-          phase: of the start-up, which ends with this call; see `distrl.runtime.start_up`.
+          phase: name of the start-up's phase that ends with this call; see
+            `distrl.runtime.start_up`.
         """
         if phase:
             mark(phase)

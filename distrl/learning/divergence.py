@@ -1,9 +1,9 @@
-"""Whether training has diverged: a check of every update, computed on the device within it.
+"""Checks whether training has diverged: in every update, on the device.
 
 An update is finite if its loss, its gradients' norm, its priorities and the parameters that it
-makes are; where such updates are skipped, also the rest of the learner's state. What the check
-finds stays on the device until something else is read there: logs, or parameters to be published.
-Parameters that are not finite stay so, hence reading the newest record is enough.
+makes are finite, and, where other updates are skipped, the rest of the learner's state. The result
+stays on the device until something else is read from it: logs, or parameters to be published.
+Parameters that are not finite stay so, so reading the newest record is enough.
 """
 
 import bisect
@@ -26,23 +26,24 @@ from distrl.types import Array, Params, Trajectory
 
 FAIL, SKIP = "fail", "skip"
 MAX_SKIPPED = 100
-"""Updates in a row that may be skipped: after more of them nothing is learned any more."""
+"""Number of consecutive updates that may be skipped: after more, nothing is learned any more."""
 
 _NAMES = ("params", "learner_state")
 _LOGS = ("loss", "gradient_norm", PRIORITIES)
-# Elements of a record; factors of them, and what is added, after a finite update and another.
+# Elements of a record; what they are multiplied by, and what is added, after a finite update and
+# after one that is not.
 _VERSION, _FIRST, _SKIPPED, _IN_ROW, _CODE = range(5)
 _FINE = np.array([[1, 1, 1, 0, 1], [1, 0, 0, 0, 0]], np.int32)
 _FAULT = np.array([[1, 0, 1, 1, 0], [1, 1, 1, 1, 0]], np.int32)
 _OF_VERSION, _OF_CODE = np.eye(5, dtype=np.int32)[[_FIRST, _CODE]]
-_NONE = np.int32(np.iinfo(np.int32).max)  # the code of no leaf
-_SMALL = 1 << 16  # elements; smaller leaves are checked in one operation, for there may be many
+_NONE = np.int32(np.iinfo(np.int32).max)  # the code if all is finite
+_SMALL = 1 << 16  # elements; smaller leaves, perhaps many, are checked in one operation
 
 
 class UpdateCheck:
-    """Checks a learner's updates. A record, int32 [5], goes from update to update.
+    """Checks a learner's updates. A record, int32 [5], is passed from update to update.
 
-    In its code each element of a small leaf has a number, each large leaf too, and then the logs.
+    Its code numbers the large leaves, then each element of the small leaves, then the logs.
 
     Attributes:
       most_in_row: updates in a row that may be skipped before `error` returns one; None: any.
@@ -60,7 +61,7 @@ class UpdateCheck:
         """Args:
         params, learner_state: the initial ones. Leaves that are not finite here are not checked.
         on_nonfinite: what to do about an update that is not finite: FAIL or SKIP.
-        what: what has diverged then, for messages.
+        what: what would have diverged, for messages.
 
         Raises:
           SpecError: a leaf is a typed key.
@@ -82,7 +83,7 @@ class UpdateCheck:
                 self._large.append(index)
             else:
                 self._small.setdefault(str(leaf.dtype), []).append(index)
-        self._small["float32"] = self._small.pop("float32")  # last, for the logs follow
+        self._small["float32"] = self._small.pop("float32")  # last, since the logs follow
         small = list(itertools.chain(*self._small.values()))
         sizes = [1 for _ in self._large] + [leaves[index][1].size for index in small]
         self._codes = [0, *itertools.accumulate(sizes)]
@@ -93,19 +94,18 @@ class UpdateCheck:
         """Returns the record before the next update.
 
         Args:
-          version: of the parameters.
-          skipped: updates that were skipped so far; those in a row are counted from 0.
+          version: version of the parameters.
+          skipped: updates skipped so far; consecutive ones are counted from 0.
         """
         return np.array([stored_version(version), 0, skipped, 0, _NONE], np.int32)
 
     def checked(self, learner_step: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `Agent.learner_step` with the check.
 
-        It takes and returns `(learner_state, record)` in the place of the learner state. Where
-        updates are skipped, one that is not finite returns the old parameters and learner state.
-        While it is traced, and so before anything is published or saved, it raises SpecError if
-        parameters or learner state do not keep their structure, shapes and dtypes, or priorities
-        are not [B].
+        It takes and returns `(learner_state, record)` instead of the learner state. Where updates
+        are skipped, one that is not finite returns the old parameters and learner state. While it
+        is traced, and so before anything is published or saved, it raises SpecError if parameters
+        or learner state do not keep their structure, shapes and dtypes, or priorities are not [B].
         """
 
         def step(params: Params, state: Any, batch: Trajectory) -> tuple[Params, Any, Logs]:
@@ -113,9 +113,9 @@ class UpdateCheck:
             after, after_state, logs = learner_step(params, learner_state, batch)
             for name, old, new in zip(_NAMES, self._struct, (after, after_state), strict=True):
                 check_kept(old, new, name, "the update (learner_step)")
-            if isinstance(batch, Trajectory):  # else gradients of shares, each checked by itself
+            if isinstance(batch, Trajectory):  # not for gradients of shares, each checked by itself
                 check_priorities(logs, PRIORITIES, len(batch.stream_id))
-            after, after_state = strong((after, after_state))  # or the next update compiles again
+            after, after_state = strong((after, after_state))  # else the next update recompiles
             leaves = jax.tree.leaves((after, after_state))
             code = jax.lax.cond(
                 self._all_finite(leaves, logs),
@@ -129,7 +129,8 @@ class UpdateCheck:
                     (after, after_state),
                     (params, learner_state),
                 )
-            # Of the first fault; where updates are skipped, of the last. One kernel does it all.
+            # The code is the first fault's; where updates are skipped, the last one's. One kernel
+            # does it all.
             new = fault if self.skips else fault & (record[_FIRST] == 0)
             first = record * _FAULT[0] + _FAULT[1] + record[_VERSION] * _OF_VERSION
             record = jnp.where(new, first + code * _OF_CODE, record * _FINE[0] + _FINE[1])
@@ -138,7 +139,7 @@ class UpdateCheck:
         return step
 
     def _all_finite(self, leaves: list[jax.Array], logs: Logs) -> jax.Array:
-        """Returns whether everything is finite: at a third of the cost of `_first_code`."""
+        """Returns whether everything is finite, at a third of the cost of `_first_code`."""
         checked = [leaves[index] for index in itertools.chain(self._large, *self._small.values())]
         checked += [jnp.asarray(logs[name]) for name in _LOGS if name in logs]
         if not checked:  # an agent without parameters, such as one that acts by a rule
@@ -172,7 +173,7 @@ class UpdateCheck:
 
     @staticmethod
     def skipped(record: Array | None) -> int:
-        """Returns the number of updates that were skipped. Args: record: None: of no update."""
+        """Returns the number of updates that were skipped. Args: record: None: no update yet."""
         return 0 if record is None else int(np.asarray(record)[_SKIPPED])
 
     @staticmethod
@@ -181,7 +182,7 @@ class UpdateCheck:
         return int(np.asarray(record)[_IN_ROW])
 
     def error(self, record: Array) -> Diverged | None:
-        """Returns what ends training, if anything does."""
+        """Returns the error that ends training; None if nothing does."""
         numbers = np.asarray(record)
         log = int(numbers[_CODE]) - self._codes[-1]
         if log < 0:
@@ -219,7 +220,7 @@ class UpdateCheck:
 def _are_finite(x: jax.Array) -> jax.Array:
     """Returns whether an array is finite, a bool scalar."""
     finite = jnp.isfinite(x)
-    # Axis by axis: XLA's CPU compiler makes vector instructions of all reductions but the last.
+    # Axis by axis: XLA's CPU compiler vectorizes all reductions but the last.
     while finite.ndim > 1:
         finite = jnp.all(finite, axis=0)
     return jnp.all(finite)
@@ -230,7 +231,7 @@ def _flat(x: Any) -> jax.Array:
 
 
 def check_saved(where: str, params: Params, initial: Params) -> None:
-    """Raises SpecError if parameters from a checkpoint are not finite, as could be saved formerly.
+    """Raises SpecError if a checkpoint's parameters are not finite: older versions saved such.
 
     Args:
       where: the checkpoint.

@@ -1,4 +1,4 @@
-"""A learner's newest parameters, of which only finite ones reach others."""
+"""Keeps a learner's newest parameters, and lets only finite ones reach others."""
 
 import collections
 import threading
@@ -21,7 +21,7 @@ class FiniteParams:
     Safe in any thread. Giving them out waits for the update that makes them.
 
     Attributes:
-      on_change: called when there are others, by the thread that brings them.
+      on_change: called when there are new ones, by the thread that adds them.
     """
 
     def __init__(self, check: UpdateCheck, keep: int):
@@ -34,7 +34,7 @@ class FiniteParams:
         self._recent: collections.deque[_Made] = collections.deque(maxlen=keep)
         self.on_change: Callable[[], None] = lambda: None
         self._newest: _Made
-        self._finite: _Made  # the newest of which that is known
+        self._finite: _Made  # the newest ones that are known to be finite
 
     @property
     def record(self) -> Any:
@@ -58,14 +58,14 @@ class FiniteParams:
         self.on_change()
 
     def current(self) -> tuple[int, Params]:
-        """Returns version and parameters: the newest; not finite: the last known to be finite."""
+        """Returns version and parameters: the newest, or the last ones known to be finite."""
         newest = self._newest
         if newest.version != self._finite.version and self._check.is_finite(newest.record):
             self._finite = newest
         return self._finite[:2]
 
     def get(self, newer_than: int) -> tuple[int, Params] | None:
-        """Returns what `current` does if its version is newer than this."""
+        """Returns what `current` does; None if its version is not newer than this."""
         if self._newest.version <= newer_than:
             return None
         version, params = self.current()
@@ -85,7 +85,7 @@ class FiniteParams:
         """Returns the parameters of a known version; None if they are not finite.
 
         Raises:
-          LookupError: the version is older, or not made yet.
+          LookupError: the version is too old, or not made yet.
         """
         with self._changed:
             made = {made.version: made for made in self._recent}.get(version)

@@ -1,9 +1,10 @@
-"""How many environment steps a table has received, from its count of unrolls."""
+"""Estimates how many environment steps a table has received, from its count of unrolls."""
 
 import numpy as np
 import numpy.typing as npt
 
-# Newest keys that are remembered, by hash: a table seldom holds more unrolls. Takes 8 MiB.
+# Bits of the hash by which the newest keys are remembered: a table seldom holds more unrolls than
+# that. Takes 8 MiB.
 _SLOT_BITS = 20
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: spreads consecutive keys evenly
 
@@ -12,9 +13,9 @@ class InsertedSteps:
     """Counts the environment steps in the unrolls that a table has received.
 
     The table counts unrolls, whose rows from an episode's end to the next one's start are no steps.
-    Their share is that of the unrolls learned from so far: exact for a queue, an estimate for a
-    table that is sampled from. Priorities would bias it, as an unroll without a step is sampled
-    once at most: from such a table an unroll counts when it is learned from for the first time.
+    The share of steps is taken from the unrolls learned from so far: exact for a queue, an estimate
+    for a table that is sampled from. Priorities would bias it, as an unroll without a step is
+    sampled once at most: from such a table an unroll counts only when it is first learned from.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class InsertedSteps:
         """Returns the rows of a batch that count for the share, and how many of them are steps.
 
         Args:
-          keys: uint64 `[B]`, the unrolls'.
+          keys: the unrolls' keys, uint64 `[B]`.
           real: bool `[T, B]`, which rows are environment steps.
           by_priority: whether the table samples by priority.
         """
@@ -49,8 +50,8 @@ class InsertedSteps:
 
         Args:
           inserted: rows that the table has received since the last update.
-          learned: rows that the update shows, see `shown`; of all the learner's processes.
-          real: those of them that are environment steps.
+          learned: rows that count for the share, see `shown`, of all the learner's processes.
+          real: how many of these are environment steps.
         """
         self._inserted += inserted
         self._learned += learned

@@ -13,8 +13,8 @@ from distrl.runtime.patience import Deadline, Unless
 from distrl.runtime.time_account import SAMPLING, in_state
 from distrl.types import Sample
 
-_RATIO_S = 1.0  # between two looks at whether a table has got a ratio of samples to inserts
-_LAST_BATCH_S = 1.0  # between two looks at whether there is a batch more, when acting is over
+_RATIO_S = 1.0  # between two checks of whether a table has got a ratio of samples to inserts
+_LAST_BATCH_S = 1.0  # between two checks for a further batch, when acting is over
 
 
 class LearnerLoop(abc.ABC):
@@ -22,8 +22,8 @@ class LearnerLoop(abc.ABC):
 
     Attributes:
       waited: seconds of waiting for a batch since the last update.
-      drops_when_done: whether `step` goes on taking batches when the learner is done: its actors,
-        which wait for room in its table, act for other learners too. False unless set.
+      drops_when_done: whether `step` continues to take batches when the learner is done: its
+        actors, which wait for room in its table, act for other learners too. False unless set.
     """
 
     waited: float
@@ -39,7 +39,7 @@ class LearnerLoop(abc.ABC):
 
     @abc.abstractmethod
     def update(self, sample: Sample) -> None:
-        """Makes one update, on the given batch. Raises as `step`."""
+        """Makes one update on the given batch. Raises what `step` does."""
 
     @abc.abstractmethod
     def take_report(self) -> Report:
@@ -116,7 +116,7 @@ class LearnerLoop(abc.ABC):
                     report(self.take_report())
                     due = time.monotonic() + report_interval
         except Stopped:
-            pass  # the program stops, which ended the wait for a batch
+            pass  # the program stops, and so the wait for a batch ended
         report(self.take_report())
         return used_up
 

@@ -18,10 +18,10 @@ class PolicyLags:
         self._lags: list[npt.NDArray[Any]] = []
 
     def add(self, version: int, trajectory: Trajectory, real: npt.NDArray[np.bool_]) -> None:
-        """Notes the steps that an update consumes.
+        """Adds the steps that an update consumes.
 
         Args:
-          version: of the learner.
+          version: the learner's version.
           trajectory: the batch `[T + 1, B]`; its last step is only bootstrapped from.
           real: bool `[T, B]`, which rows are steps: not those from an episode's end on.
         """
@@ -29,7 +29,7 @@ class PolicyLags:
         self._lags.append(np.maximum(lags(version, trajectory.version[:-1])[real], 0))
 
     def take(self) -> Report:
-        """Returns the counts since the last call, for the monitor to add up; {} if none came."""
+        """Returns the counts since the last call, for the monitor to add up; {} if none."""
         consumed, self._lags = [lag for lag in self._lags if lag.size], []
         if not consumed:
             return {}

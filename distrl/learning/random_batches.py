@@ -13,7 +13,7 @@ from distrl.types import StepType, Trajectory
 
 
 class NoReplay:
-    """What a `Learner` has in a replay's place where `update` is given its batches."""
+    """Stands for a `Learner`'s replay where `update` is given its batches."""
 
     is_prioritized = False
 

@@ -17,13 +17,13 @@ class TrainingState(NamedTuple):
     params: Params
     agent: Any  # the agent's learner state, e.g. the optimiser's
     trained_steps: int  # transitions trained on, without padding
-    consumed: int  # unrolls
+    consumed: int  # unrolls learned from
     waited: float  # seconds spent waiting for batches
     inserted: int = 0  # environment steps of all actors, in unrolls that the table has received
     inserts: int = 0  # the table's own count of these unrolls
-    too_old: int = 0  # unrolls that were dropped, as they were older than `max_policy_lag`
-    record: Any = None  # of the updates' check, see `UpdateCheck`; None: of no update
-    adopted: int = -1  # the last version at which they were replaced by another learner's
+    too_old: int = 0  # unrolls dropped because they were older than `max_policy_lag`
+    record: Any = None  # record of the updates' check, see `UpdateCheck`; None: no update yet
+    adopted: int = -1  # the last version at which another learner's replaced the parameters
 
 
 def make_params(agent: Agent, seed: int) -> Params:

@@ -1,4 +1,4 @@
-"""What starts an update: the learner's own loop, the arrival of data, or the actors' steps."""
+"""Decides what starts an update: the learner's loop, the arrival of data, or actors' steps."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from distrl.replay.config import ReplayConfig
 def started_by(
     learner: LearnerConfig, replay: ReplayConfig, num_streams: int, steps_per_env_step: float = 1
 ) -> ReplayConfig:
-    """Returns a table's settings, whose rate limits start the updates as the learner's say.
+    """Returns a table's settings with rate limits that start updates as the learner's settings say.
 
     With B unrolls in a batch, one update for every N unrolls is a ratio of B / N samples per
     insert, of which the learner must not be ahead.
@@ -19,8 +19,8 @@ def started_by(
       learner: the learner's settings.
       replay: the table's own settings.
       num_streams: streams of all actors, whose unrolls may arrive at once.
-      steps_per_env_step: time steps that are stored of an environment step, several if it has
-        several agents; `learner.every_steps` counts the latter.
+      steps_per_env_step: time steps that are stored for an environment step, several if there
+        are several agents; `learner.every_steps` counts the latter.
 
     Raises:
       ConfigError: the table is a queue.
@@ -50,13 +50,13 @@ def started_by(
 
 
 class StepStart:
-    """Starts an update whenever the actors have taken so many steps more, in one process.
+    """Starts an update each time the actors have taken so many more steps, in one process.
 
-    An update for which there is no batch yet is left out.
+    Skips an update for which there is no batch yet.
     """
 
     def __init__(self, every: int):
-        """Args: every: steps."""
+        """Args: every: steps between two updates."""
         self._every = every
         self._seen = self._due = 0
 
@@ -64,7 +64,7 @@ class StepStart:
         """Returns whether an update is to be made.
 
         Args:
-          steps: that the actors have taken so far.
+          steps: steps that the actors have taken so far.
           has_batch: whether there is a batch.
         """
         self._due += steps // self._every - self._seen // self._every
@@ -74,5 +74,5 @@ class StepStart:
         return self._due > 0
 
     def done(self) -> None:
-        """Notes that an update was made."""
+        """Records that an update was made."""
         self._due -= 1
