@@ -25,17 +25,17 @@ from distrl.runtime.lives import lives
 from distrl.runtime.provenance import versions
 from distrl.runtime.traceback_text import one_line
 
-_POLL_S = 0.1  # between two checks whether the program stops
+_POLL_S = 0.1  # between two checks of whether the program stops
 _MAIN_S = 0.3  # a program that is asked to stop has this long to end before it is saved
 _LEAVE_S = 3.0  # and this long after it was saved
-_TABLE_SHARE = 1 / 3  # of the grace time, for the table in the last checkpoint
+_TABLE_SHARE = 1 / 3  # share of the grace time for the table in the last checkpoint
 
 
 class Checkpointer:
-    """Writes checkpoints in a thread, from state that the program's parts give at any moment.
+    """Writes checkpoints in a thread, from state that the program's parts can give at any moment.
 
-    So it does not matter what the program is doing when it is asked to stop: it may compile,
-    evaluate, or wait for an environment's step.
+    So it does not matter what the program is doing when it is asked to stop: it may be
+    compiling, evaluating, or waiting for an environment's step.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class Checkpointer:
         replay: a client of the table to save.
         counters: returns the monitor's state. Raises PeerError or DeadlineExceeded if it cannot.
         about: entries of the manifest that describe the program; plain data.
-        known_counters: what the last checkpoint has in the place of `counters()` if that fails and
+        known_counters: what the last checkpoint has instead of `counters()` if that fails and has
           never succeeded; None: that checkpoint is then not written.
-        at_least: returns what is known of these counters without the monitor, which may have heard
-          of less so far.
+        at_least: returns what is known of these counters without the monitor, which may not have
+          heard of all yet.
         task_dir: where to save; None: in the run folder.
         other_tasks: the folders of the program's other tasks.
         generations: numbers the checkpoint generations of several tasks; None: this task saves
           every `config.period`.
-        acts: whether the learner's own parameters act; else the mean return is of others, and not
-          saved as the checkpoint's.
+        acts: whether the learner's own parameters act; otherwise the mean return is that of other
+          parameters, and is not saved as the checkpoint's.
         life: the learner's life; see `CheckpointScorer`.
-        fill: writes more files to a checkpoint's folder.
+        fill: writes further files to a checkpoint's folder.
         give_up: called when the program was asked to stop and is saved, but does not end in time.
         printer: prints a line.
         callbacks: called by `check`, after a checkpoint was written.
         """
         self._callbacks = callbacks
-        self._told: queue.SimpleQueue[Checkpoint] = queue.SimpleQueue()  # those written since
+        self._told: queue.SimpleQueue[Checkpoint] = queue.SimpleQueue()  # for the callbacks
         self._run_dir = Path(run_dir)
         self._task_dir = self._run_dir if task_dir is None else task_dir
         self._store = Checkpoints(self._task_dir, config.keep, other_tasks)
@@ -100,9 +100,9 @@ class Checkpointer:
         self._give_up = give_up
         self._printer = printer
         self._ended = threading.Event()  # the program's own loop has ended
-        self._grace_end: float | None = None  # once the program ends; of the monotonic clock
-        self._table_seconds = 0.0  # that the table took last
-        self._abandoned = self._slow = False  # the latter: a slow checkpoint was told
+        self._grace_end: float | None = None  # by the monotonic clock; None until the program ends
+        self._table_seconds = 0.0  # how long the last save of the table took
+        self._abandoned = self._slow = False  # the latter: a slow checkpoint was reported
         self._saved, self._counted = learner.version or -1, dict(at_least())
         self._scorer = CheckpointScorer((known_counters or {}).get("evaluation", {}), life)
         self._error: BaseException | None = None
@@ -115,7 +115,7 @@ class Checkpointer:
         self._thread.start()
 
     def check(self) -> None:
-        """Calls the callbacks. Raises the thread's error if it had a lasting one."""
+        """Calls the callbacks. Raises the thread's error, if it has failed for good."""
         if self._error is not None:
             raise self._error
         while self._callbacks and not self._told.empty():
@@ -124,7 +124,7 @@ class Checkpointer:
     def close(self) -> None:
         """Saves the state in which the program's loop has ended, and waits until it is written.
 
-        That is a checkpoint and `params.npz`; one is written though the other cannot be.
+        That is a checkpoint and `params.npz`; each is written even if the other cannot be.
 
         Raises:
           SaveError: one of them, or both, could not be saved in time.
@@ -155,7 +155,7 @@ class Checkpointer:
                 try:
                     self.save()
                 except (OSError, PeerError, DeadlineExceeded) as error:
-                    # It may pass: a full disk, a busy monitor. The previous checkpoint stays.
+                    # Perhaps temporary: a full disk, a busy monitor. The previous checkpoint stays.
                     self._printer(f"distrl: no checkpoint: {type(error).__name__}: {error}")
             if self._abandoned:
                 return
@@ -171,21 +171,21 @@ class Checkpointer:
             self._error = error
 
     def _begin_grace(self) -> None:
-        """Notes that the program ends: a periodic save in progress takes of the grace time, too."""
+        """Records that the program ends: a periodic save in progress counts as grace time, too."""
         if self._grace_end is None:
             self._grace_end = time.monotonic() + self._config.grace
 
     def _left_of_grace(self) -> float:
-        """Returns the seconds that are left to save for the last time."""
+        """Returns how many seconds are left for the last save."""
         return self._config.grace if self._grace_end is None else self._grace_end - time.monotonic()
 
     def _has_news(self) -> bool:
-        """Returns whether there was an update, or was acted, since the last checkpoint."""
+        """Returns whether there were updates or environment steps since the last checkpoint."""
         learned = not 0 < self._learner.version == self._saved
         return learned or self._at_least() != self._counted
 
     def _wait(self, stop: threading.Event) -> bool:
-        """Waits until it is time to save; returns False if it is for the last time."""
+        """Waits until it is time to save; returns False for the last save."""
         period = self._config.period
         due = None if period is None else time.monotonic() + period
         while not (self._ended.is_set() or stop.wait(_POLL_S)):
@@ -218,9 +218,9 @@ class Checkpointer:
         """Saves a checkpoint now.
 
         Args:
-          last: it is the program's last one, which matters more than its completeness: if the
-            replay does not answer it has no table, and if the monitor does not, its counters are
-            those of the checkpoint before.
+          last: it is the program's last checkpoint, and an incomplete one is better than none: if
+            the replay does not answer, it has no table, and if the monitor does not, its counters
+            are those of the previous checkpoint.
 
         Raises:
           OSError: for example because the disk is full.
@@ -247,7 +247,7 @@ class Checkpointer:
         return path
 
     def _write(self, folder: Path, state: TrainingState, last: bool) -> dict[str, Any]:
-        # Saving may take long: the evaluations meanwhile are of newer parameters.
+        # Asked before saving, which may take long: later evaluations are of newer parameters.
         evaluated = None if last else self._counters()
         save_params(folder / PARAMS, state.version, state.params)
         save_nest(folder / LEARNER, state.agent)

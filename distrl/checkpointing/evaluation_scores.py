@@ -8,14 +8,14 @@ class CheckpointScorer:
     """Gives each evaluation to one checkpoint.
 
     Attributes:
-      newest: the last evaluation of parameters from which the learner's own have come; {} before.
+      newest: the last evaluation of parameters that the learner's own descend from; {}: none yet.
     """
 
     def __init__(self, newest: Mapping[str, Any], life: int | None):
         """Args:
-        newest: the last one that an earlier checkpoint knows.
-        life: the learner's life, as evaluations of its parameters have it; others count for no
-          checkpoint of it. None: as those of one process, they have none.
+        newest: the last evaluation that an earlier checkpoint knows.
+        life: the learner's life, which evaluations of its parameters carry; those of another life
+          score none of its checkpoints. None: evaluations carry no life, as in one process.
         """
         self.newest, self._life = dict(newest), life
 
@@ -27,7 +27,7 @@ class CheckpointScorer:
 
         Args:
           monitor: the monitor's state.
-          version: the checkpoint's.
+          version: the checkpoint's version.
           adopted: the last version at which its parameters were replaced.
         """
         evaluation = monitor.get("evaluation", {})
@@ -38,7 +38,7 @@ class CheckpointScorer:
             self.newest["evaluations"] = number
             return {}
         if evaluation["version"] > version:
-            return {}  # updates go on while this one is saved; it is for the next one
+            return {}  # updates continue during a save; it is for the next checkpoint
         self.newest = dict(evaluation)
         if evaluation["evaluation_return"] is None:
             return {}

@@ -19,7 +19,7 @@ from distrl.runtime.files import read_dict
 
 
 class Generations(Protocol):
-    """The numbers of checkpoint generations, as a `Checkpointer` asks for them."""
+    """Numbers the checkpoint generations, for a `Checkpointer`."""
 
     def current(self) -> int:
         """Returns the number of the generation in which tasks save now. Must not block."""
@@ -27,7 +27,7 @@ class Generations(Protocol):
     def last(self) -> int:
         """Returns the number of the program's last generation; `current` never becomes it.
 
-        A task asks once the program stops.
+        A task calls this when the program stops.
         """
 
 
@@ -42,7 +42,7 @@ class ClockGenerations:
     ):
         """Args:
         before: the generation before the first one, above all generations of programs before.
-        period: seconds between the starts of two generations; None: there is only the last one.
+        period: seconds between the starts of two generations; None: only the last one exists.
         clock: gives the time in seconds.
         """
         self._before = before
@@ -74,7 +74,7 @@ class ClockGenerations:
 def when_all(count: int, call: Callable[[], None]) -> Callable[[], None]:
     """Returns a function whose call number `count` is passed on to `call`, in that thread.
 
-    With it, the first of several tasks that is saved does not end the process of the others.
+    So the first of several tasks to be saved does not end the process that saves the others.
     """
     lock = threading.Lock()
     calls = 0
@@ -141,8 +141,8 @@ def latest_set(
 def _by_generation(folder: Path) -> dict[int, Path]:
     """Returns a task's checkpoint of each generation.
 
-    The last save of a program may be repeated, and the repetition counts. Restarted learners of
-    older versions saved again, too, long after the other tasks: what they saved does not count.
+    The last save of a program may be repeated, and then the repetition counts. In older versions,
+    restarted learners saved again, too, long after the other tasks: that does not count.
     """
     chosen: dict[int, Path] = {}
     for path in Checkpoints(folder).paths():

@@ -36,7 +36,7 @@ def _named(nest: Nest) -> dict[str, Array]:
 def _save(path: Path, arrays: dict[str, Array]) -> None:
     part = path.with_suffix(".part.npz")
     with replacing(path, part):
-        # As `np.savez` does, which may leave closing what it could not write to the collector.
+        # Not by `np.savez`: if it fails, it may leave closing the file to the garbage collector.
         with zipfile.ZipFile(part, "w") as archive:
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -69,8 +69,8 @@ def load_params(path: Path, like: Nest) -> tuple[int, Params]:
 def load_nest(path: Path, like: Nest, what: str) -> Nest:
     """Loads what `save_nest` wrote, as NumPy arrays.
 
-    Optimisers of a constant learning rate once did not count updates for it: those are the updates
-    of the optimiser before it in their chain.
+    In older files, optimisers with a constant learning rate lack its count of updates: that of the
+    optimiser before it in the chain is used.
 
     Args:
       path: the file.
@@ -127,7 +127,7 @@ def _nest(path: Path, arrays: dict[str, Array], like: Nest, what: str) -> Nest:
 
 
 def _with_type(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Returns a loaded array with its type: files have bfloat16, as no type of NumPy, as bytes."""
+    """Returns a loaded array in its dtype: bfloat16 is no dtype of NumPy, and saved as bytes."""
     is_foreign = array.dtype.kind == "V" and dtype.kind == "V"
     return array.view(dtype) if is_foreign and array.dtype.itemsize == dtype.itemsize else array
 

@@ -1,4 +1,4 @@
-"""The start of a program, from scratch or from a checkpoint, and loading that checkpoint."""
+"""Where a program starts: from scratch or from a checkpoint, which is loaded here."""
 
 import socket
 from collections.abc import Iterable, Mapping
@@ -39,11 +39,11 @@ class ResumePoint(NamedTuple):
       settings: the program's settings, plain data for the manifests of its checkpoints.
       checkpoint: folder of the checkpoint to resume from; None: start afresh.
       with_table: load the replay table from the checkpoint too, if it has one.
-      checkpoints: in the place of `checkpoint`, the folders by task if there are several tasks.
-      generations: of several tasks, the last checkpoint generation in the folder of each that had
-        checkpoints before; see the module `generations`.
-      last_number: of one task, the last number of a checkpoint that was in its folder before.
-      without_table: of several tasks, those that start with an empty table.
+      checkpoints: with several tasks, the folders by task, instead of `checkpoint`.
+      generations: with several tasks, the last checkpoint generation in the folder of each that
+        had checkpoints before; see the module `generations`.
+      last_number: with one task, the last number of a checkpoint that was in its folder before.
+      without_table: with several tasks, those that start with an empty table.
     """
 
     settings: dict[str, Any] = {}  # noqa: RUF012  # never changed
@@ -56,7 +56,7 @@ class ResumePoint(NamedTuple):
 
     @property
     def last_generation(self) -> int:
-        """Of several tasks, the last checkpoint generation of the programs before; 0: none."""
+        """The last checkpoint generation of earlier programs, with several tasks; 0: none."""
         return max(self.generations.values(), default=0)
 
     def of_task(self, task: str) -> "ResumePoint":
@@ -75,14 +75,14 @@ class ResumePoint(NamedTuple):
         That is the latest checkpoint of this program, with its table, or where it started.
 
         Args:
-          run_dir: the run folder, or that of one of several tasks.
-          start: where the program started, or the task.
+          run_dir: the run folder, or the folder of one of several tasks.
+          start: where the program, or that task, started.
 
         Raises:
           ConfigError: there are checkpoints, and all are damaged.
         """
 
-        def counts(path: Path) -> bool:  # not what the program did not start from, though newer
+        def counts(path: Path) -> bool:  # newer ones that the program did not start from do not
             if str(path) == start.checkpoint:
                 return True
             if start.last_generation:
@@ -123,7 +123,7 @@ def check_seen(folders: Mapping[str, Path], start: ResumePoint) -> None:
     if start.checkpoint is not None or start.checkpoints:
         return
     for task, folder in folders.items():
-        seen = start.generations.get(task, -1)  # of each task by itself: hosts have some of them
+        seen = start.generations.get(task, -1)  # by task: a host may have only some of them
         for path in Checkpoints(folder).paths()[-1:]:
             if last_generation(folder) > seen:
                 raise ConfigError(
@@ -146,10 +146,10 @@ def check_params(agent: Agent, folder: Path) -> Params:
 
     Args:
       agent: the agent.
-      folder: has a file of parameters.
+      folder: the folder with the file of parameters.
 
     Raises:
-      SpecError: these are another agent's.
+      SpecError: they are another agent's.
     """
     params = params_struct(agent)
     load_params(folder / PARAMS, params)
@@ -164,11 +164,11 @@ def restore_learner(
     Args:
       learner: the learner.
       checkpoint: the checkpoint's folder.
-      inserts: unrolls that a table which was not loaded has received; if these are fewer than the
-        checkpoint's, it has begun again. None: it was loaded.
+      inserts: unrolls that the table has received, if it was not loaded; if they are fewer than the
+        checkpoint's, the table has begun again. None: it was loaded.
 
     Returns:
-      What the learner has now, under the names of the manifest.
+      What was restored, under the names of the manifest.
 
     Raises:
       SpecError: the checkpoint is of another agent, what was loaded is not what was saved, or the
@@ -212,8 +212,8 @@ def restore_learner(
 def monitor_states(start: ResumePoint, tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Returns the monitors' states to resume from, by task; empty if the program starts afresh.
 
-    All tasks count the same environments, and so far as the one counts that was saved last. What
-    the learner did is what it resumes from: the monitor may have heard of less, or of more.
+    All tasks count the same environments, so all continue from the counts of the task that was
+    saved last. A learner's counts are those it resumes from: its monitor's may differ.
     """
     states = {}
     for task in tasks:
@@ -222,7 +222,7 @@ def monitor_states(start: ResumePoint, tasks: Iterable[str]) -> dict[str, dict[s
             state = states[task] = dict(manifest["monitor"])
             learner = dict(state["learner"])
             if learner.get("learner_steps", 0) > manifest["version"]:
-                learner.pop(SPENT, None)  # by updates that this checkpoint does not have
+                learner.pop(SPENT, None)  # spent by updates that this checkpoint does not have
             learned = {"learner_steps": manifest["version"], "trained_steps": manifest["env_steps"]}
             state["learner"] = {**learner, **learned}
     for count in ("env_steps_acted", "episodes"):
@@ -233,7 +233,7 @@ def monitor_states(start: ResumePoint, tasks: Iterable[str]) -> dict[str, dict[s
 
 
 def note_resumed(run_dir: Path | str, part: str, facts: dict[str, Any]) -> None:
-    """Writes to `resumed.json` what a part of a resumed program has loaded."""
+    """Records in `resumed.json` what a part of a resumed program has loaded."""
     update_json(Path(run_dir) / RESUMED, lambda data: data.update({part: facts}))
 
 

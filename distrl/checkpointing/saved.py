@@ -1,4 +1,4 @@
-"""What a run folder has of a run's learning: the newest checkpoint and the final parameters."""
+"""What a run folder has saved: the newest checkpoint and the final parameters."""
 
 import itertools
 import os
@@ -13,7 +13,7 @@ from distrl.checkpointing.store import PARAMS, Checkpoint, Checkpoints
 from distrl.errors import ConfigError
 from distrl.runtime.files import TASKS
 
-_OLD_S = 5.0  # a checkpoint's age in seconds from which on it is told
+_OLD_S = 5.0  # seconds; the last line gives the age of a checkpoint that is older
 
 
 class Saved(NamedTuple):
@@ -28,7 +28,7 @@ class Saved(NamedTuple):
       evaluation: the checkpoint's last evaluation, as `mean_return`, or by task as `policies`; and
         the mean return of each of several `agents`; None: there was none.
 
-    Of a run of several tasks, `checkpoint` names them all, and the numbers are the smallest.
+    For a run of several tasks, `checkpoint` names them all, and the numbers are the smallest.
     """
 
     checkpoint: str | None = None
@@ -88,7 +88,7 @@ class Saved(NamedTuple):
 
     @classmethod
     def of_list(cls, fields: list[Any]) -> "Saved":
-        """Returns what became a list in JSON."""
+        """Returns the tuple of what JSON made a list."""
         saved = cls._make(fields)
         return saved._replace(stamps=tuple(saved.stamps))
 
@@ -137,7 +137,7 @@ class Saved(NamedTuple):
 
 
 def _env_steps(manifest: dict[str, Any]) -> int | None:
-    """Returns the actors' steps; those learned from where a checkpoint has nothing else."""
+    """Returns the actors' steps, or those learned from if a checkpoint has no others."""
     monitor = manifest.get("monitor") or {}
     steps: int | None = monitor.get("env_steps_acted", manifest.get("env_steps"))
     return steps
@@ -147,7 +147,7 @@ def _evaluation(manifest: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the last evaluation before a checkpoint: its mean return, and each agent's."""
     scores = (manifest.get("monitor") or {}).get("evaluation") or {}
     if "evaluation_return" not in scores:
-        return None  # at most the number of evaluations, of parameters that were lost
+        return None  # at most a count of evaluations of parameters that were lost
     agents = scores.get("evaluation_agents")
     mean = {"mean_return": scores["evaluation_return"]}
     return mean if agents is None else {**mean, "agents": agents}

@@ -2,7 +2,7 @@
 
 A checkpoint is a folder of plain files with a `manifest.json`, which has the size and checksum of
 each and is written last. The folder gets its final name once everything is on disk: whatever dies
-before, there is either a complete checkpoint or leftovers that the next write removes.
+in between, there is either a complete checkpoint or leftovers that the next write removes.
 
 Arrays are NumPy files, which any Python can read.
 """
@@ -33,11 +33,11 @@ Files = Collection[str | tuple[str, ...]]  # see `Checkpoint.read`
 _UNFINISHED = ".new-"
 _NAME = re.compile(r"(\d{6,})(?:-(\d+))?")
 _CHUNK = 1 << 22  # bytes
-# What is asked of every checkpoint at each write, by path, as of the file with that inode, size and
+# What each write asks of every checkpoint, cached by path for the file with that inode, size and
 # time: a run may keep thousands.
 _GLANCED = ("number", "round", "evaluation_return", "mean_return", "full_window")
 _glances: dict[Path, tuple[tuple[int, int, int], dict[str, Any]]] = {}
-# Environment variable: seconds of rest after each file, for tests that kill a program while it
+# Environment variable: seconds to pause after each file, for tests that kill a program while it
 # writes a checkpoint.
 _REST = "DISTRL_CHECKPOINT_REST"
 
@@ -54,8 +54,8 @@ class Checkpoint(NamedTuple):
 
         Args:
           path: the folder.
-          only: files that must be undamaged; None: all of them. Of several names in a tuple, the
-            first that the checkpoint has.
+          only: files that must be undamaged; None: all of them. For a tuple of names, the first
+            that the checkpoint has.
 
         Raises:
           ConfigError: the checkpoint is damaged, or the folder has none.
@@ -82,7 +82,7 @@ class Checkpoint(NamedTuple):
 
     @staticmethod
     def read_manifest(path: Path) -> dict[str, Any]:
-        """Reads the manifest alone, for files that were checked before. Raises: see `read`."""
+        """Reads the manifest alone, for files that were checked already. Raises: see `read`."""
         try:
             manifest = json.loads((path / MANIFEST).read_text())
             version, _ = manifest["format"], manifest["files"]
@@ -103,9 +103,9 @@ class Checkpoints:
 
     def __init__(self, run_dir: Path | str, keep: int = 3, others: Sequence[Path] = ()):
         """Args:
-        run_dir: the run folder, or that of one of several tasks; it must exist.
-        keep: number of newest checkpoints to keep; of several tasks, also those that belong to as
-          many of the newest generations that all tasks have saved, see `generations`.
+        run_dir: the run folder, or the folder of one of several tasks; it must exist.
+        keep: number of newest checkpoints to keep; with several tasks, also those of as many of
+          the newest generations that all tasks have saved, see `generations`.
         others: the folders of the other tasks.
         """
         self.folder = Path(run_dir) / FOLDER
@@ -173,7 +173,7 @@ class Checkpoints:
         """Writes a checkpoint atomically, and removes those that are not kept.
 
         Args:
-          version: of the learner's parameters.
+          version: version of the learner's parameters.
           fill: writes the files to a given folder; returns entries of the manifest.
 
         Returns:
@@ -208,7 +208,7 @@ class Checkpoints:
         return path
 
     def _free_name(self, version: int, paths: Sequence[Path]) -> Path:
-        """Returns the version, with a suffix if there is a checkpoint of that version already."""
+        """Returns the version as a name, with a suffix if it has a checkpoint already."""
         same = [_version(path)[1] for path in paths if _version(path)[0] == version]
         suffix = f"-{max(same) + 1}" if same else ""
         return self.folder / f"{version:06d}{suffix}"
@@ -227,7 +227,7 @@ class Checkpoints:
         newest = sorted(complete)[-self._keep :] if self._others else []
         for path in paths[: -self._keep]:
             if path != best and generation_of(path) not in newest:
-                # Renamed first: a death in the middle leaves no damaged checkpoint.
+                # Renamed first: dying in the middle leaves no damaged checkpoint.
                 leftover = self.folder / f"{_UNFINISHED}{path.name}"
                 path.rename(leftover)
                 _glances.pop(path, None)
@@ -275,7 +275,7 @@ def generation_of(path: Path) -> int:
 
 
 def _score(path: Path) -> tuple[bool, bool, float]:
-    """Returns whether it was evaluated, or played a full window of episodes; the mean return."""
+    """Returns whether it was evaluated, whether its window of episodes is full, and the return."""
     manifest = _glance(path)
     evaluation = manifest.get("evaluation_return")
     if evaluation is not None and math.isfinite(evaluation):

@@ -160,7 +160,7 @@ def test_other_checkpoints_are_whole_or_not_written(tmp_path, checkpointer):
     assert Checkpoints(tmp_path).latest() is None
 
 
-def test_a_checkpoint_that_takes_longer_than_the_last_one_may_is_told_once(
+def test_a_checkpoint_that_takes_longer_than_the_last_one_may_is_reported_once(
     checkpointer, monkeypatch
 ):
     clock = [0.0]
