@@ -4,7 +4,7 @@
     run = distrl.train("CartPole-v1", agent="ppo", max_env_steps=100_000)
     print(distrl.evaluate(run))
 
-What this needs is imported when it is used: `import distrl` itself takes no time.
+What this needs is imported when it is first used, so that `import distrl` itself is quick.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def train(
     flags: Sequence[str] = (),
     quiet: bool = False,
 ) -> "Run":
-    """Trains, as `distrl train` does, and returns the run.
+    """Trains as `distrl train` does, and returns the run.
 
     Training runs in processes of its own, so it does not matter what this process has imported or
     computed before, and prints to this process's stdout. Ctrl-C, or a notebook's interrupt, is

@@ -59,17 +59,17 @@ class ActorLoop(abc.ABC):
     def step(self) -> ActorLogs:
         """Infers, sends the actions, stores the step, and receives the next one.
 
-        What is not another state's is accounted to the current one of the calling thread, which
-        should be ENV_STEP: where steps follow each other closely, what is between them is not worth
-        a switch.
+        Time that belongs to no other state is accounted to the calling thread's current one, which
+        should be ENV_STEP: where steps follow each other closely, the time between them is not
+        worth a switch.
         """
 
     @abc.abstractmethod
     def finish(self) -> None:
-        """Stores the last step received, for which an action is inferred, but not sent.
+        """Stores the last step received; its action is inferred but not sent.
 
-        To be called once, after the last `step`: with it, all transitions that were made are
-        stored, and episodes that ended are whole.
+        Call it once, after the last `step`: then all transitions that were made are stored, and
+        episodes that have ended are whole.
         """
 
     @abc.abstractmethod
@@ -135,20 +135,20 @@ class Actor(ActorLoop):
         inferencer: chooses the actions.
         replay: stores the steps.
         first_stream: environment i of the pool is stream `first_stream + i`.
-        life: the actor's life, from which those of its streams follow.
+        life: the actor's life, from which the lives of its streams follow.
         """
         self._pool = pool
         self._part = PolicyStreams(inferencer, replay, pool.spec, pool.num_envs, life)
         self._statistics = self._part.statistics
         self._all_streams = (pool.env_ids + first_stream).astype(np.int32)
-        # If it is all of them, the same array each time, so that look-ups by stream can be cached.
+        # The same array whenever it has all of them, so that look-ups by stream can be cached.
         self._streams = self._all_streams
         pool.start()
         self._env_ids: npt.NDArray[np.int32] | None = None  # all, in order
         self._receive()
 
     def _receive(self) -> list[Record]:
-        """Receives the next step, and counts it: it was taken, whether or not another follows.
+        """Receives the next step and counts it, whether or not another follows: it was taken.
 
         Returns the records of the episodes that it ended.
         """

@@ -18,8 +18,8 @@ def learner_steps_per_env_step(
 
     Args:
       replay: the table's settings.
-      learner: the learner's.
-      per_env_step: time steps that are stored of an environment step; see `steps_per_env_step`.
+      learner: the learner's settings.
+      per_env_step: time steps that are stored for each environment step; see `steps_per_env_step`.
     """
     if learner.every_steps is not None:
         return 1 / learner.every_steps
@@ -36,10 +36,10 @@ def annealed_over_budget(
     """Returns an algorithm's settings with the `anneal_updates` of the goal's environment steps.
 
     Steps that fill a table up to its `min_size_to_sample` make no updates. The updates that its
-    `error_buffer` admits beyond the ratio are not counted: as many of the last have the rate 0.
+    `error_buffer` admits beyond the ratio are not counted: that many of the last have a rate of 0.
 
-    They are returned as they are if they do not ask for it (`anneal_over_budget`), if the goal
-    sets no environment steps, or if no ratio of updates to steps is set.
+    Returns them unchanged if they do not ask for it (`anneal_over_budget`), if the goal sets no
+    environment steps, or if no ratio of updates to steps is set.
 
     Raises:
       ConfigError: unrolls are whole episodes, whose length is not known.
@@ -62,6 +62,6 @@ def annealed_over_budget(
 
 
 def annealed_agent(task: Any) -> Any:
-    """Returns `annealed_over_budget` of the parts of a `Task`."""
+    """Returns `annealed_over_budget` for the parts of a `Task`."""
     per_env_step = steps_per_env_step(task.environment, task.agents)
     return annealed_over_budget(task.agent, task.goal, task.replay, task.learner, per_env_step)

@@ -1,4 +1,4 @@
-"""Budgets of what actors do, shared out to them so that they are kept exactly.
+"""Budgets of what actors do, shared out to the actors so that they are kept exactly.
 
 An actor steps only within its lease. Leases are a part of what is left, so they become shorter
 towards the end, down to one step of a pool: an actor seldom asks, and none waits long for another.
@@ -18,7 +18,7 @@ class Lease(NamedTuple):
     Attributes:
       env_steps: environment steps in all lives of the actor in this program.
       episodes: episodes in this life of the actor.
-      over: the actor is to end; otherwise it asks again if the limits do not allow a step.
+      over: whether the actor is to end; if not, it asks again once the limits allow no step.
     """
 
     env_steps: int | None
@@ -38,8 +38,8 @@ class Budget:
         total: the budget.
         num_actors: actors that share it.
         before: how much of it was spent before.
-        fixed: each actor gets an equal share at once, whatever the others do; then each exceeds
-          its own by less than one step of its pool.
+        fixed: each actor gets an equal share at once, whatever the others do; it then exceeds
+          its share by less than one step of its pool.
         """
         self._left = total - before
         self._num_actors = num_actors
@@ -73,7 +73,7 @@ class Budget:
         return self._limits[actor]
 
     def settle(self, actor: str, done: int) -> None:
-        """Takes back what an actor has not used. Args: done: what it has done so far."""
+        """Takes back the rest of an actor's lease. Args: done: what it has done so far."""
         self._done[actor] = self._limits[actor] = max(done, self.done(actor))
 
     def done(self, actor: str) -> int:
@@ -89,8 +89,8 @@ class Budget:
 class ActingBudget:
     """The budgets of environment steps and of episodes of a task. Thread safe.
 
-    Acting is over when a budget is spent and every actor that had a lease has passed on what it
-    made. With `fixed` shares, for lockstep, it is over as soon as one actor has spent its own:
+    Acting is over when a budget is spent and every actor that had a lease has delivered what it
+    made. With `fixed` shares, for lockstep, it is over as soon as one actor has spent its share:
     rounds need all of them.
     """
 
@@ -104,7 +104,7 @@ class ActingBudget:
         fixed: bool = False,
     ):
         """Args:
-        goal: has the budgets.
+        goal: the goal with the budgets.
         num_actors: number of actors.
         env_steps: environment steps taken before, by the program that this one resumes.
         episodes: episodes ended before.
@@ -118,7 +118,7 @@ class ActingBudget:
         self._fixed = fixed
         self._lock = threading.Lock()
         self._lives: dict[str, int] = {}
-        self._episodes_before: dict[str, int] = {}  # of an actor's earlier lives
+        self._episodes_before: dict[str, int] = {}  # episodes of an actor's earlier lives
         self._finished: dict[str, int] = {}  # rounds of lockstep, by actor
 
     def lease(
@@ -140,7 +140,7 @@ class ActingBudget:
           episodes: episodes of this life.
           step: the most steps, and so episodes, that one step of its pool can add.
           wanted: steps until it asks again, if enough are left.
-          reported: episodes that it has reported; those of earlier lives, at a life's first call.
+          reported: episodes that it has reported; at a life's first call, those of earlier lives.
         """
         index = int(actor.rpartition("/")[2])
         with self._lock:
@@ -152,7 +152,7 @@ class ActingBudget:
             usable = all(
                 limit is None or count + step <= limit for limit, count in zip(limits, done)
             )
-            if not usable:  # nobody waits for one budget while it holds a part of the other
+            if not usable:  # no actor waits for one budget while it holds a part of the other
                 self._settle(actor, done)
             over = not usable and (self._fixed or self._spent)
         if limits[1] is not None:
@@ -166,13 +166,13 @@ class ActingBudget:
             self._lives.pop(actor, None)
 
     def acted(self, actor: str) -> int:
-        """Returns the environment steps that an actor has told of; 0 without a budget of them."""
+        """Returns the environment steps that an actor has reported; 0 without a budget of them."""
         budget = self._budgets[0]
         with self._lock:
             return 0 if budget is None else budget.done(actor)
 
     def finish(self, actor: str, rounds: int = 0) -> None:
-        """Notes that an actor acts no more, and that what it made is in the table.
+        """Records that an actor has stopped acting, and that what it made is in the table.
 
         Args:
           actor: its name.

@@ -1,4 +1,4 @@
-"""What a user wants to happen while a policy learns: calls at updates, evaluations, checkpoints."""
+"""Callbacks: the user's code that runs after updates, evaluations and checkpoints."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ class EvaluationScores(NamedTuple):
     Attributes:
       task: name of the task.
       learner_steps: number of updates that made the parameters.
-      mean_return, min_return, max_return: of the evaluation's episodes.
+      mean_return, min_return, max_return: the returns of the evaluation's episodes.
       success_rate: from 0 to 1; None: the environment does not report success.
     """
 
@@ -68,8 +68,8 @@ class SavedCheckpoint(NamedTuple):
       task: name of the task.
       path: its folder, from which `distrl.load_policy` loads.
       learner_steps: number of updates that made its parameters.
-      mean_return: of the most recent training episodes; None before the first one ended, and where
-        the policy learns from another's steps.
+      mean_return: mean return of the most recent training episodes; None before the first one has
+        ended, and where the policy learns from another's steps.
     """
 
     task: str
@@ -79,15 +79,15 @@ class SavedCheckpoint(NamedTuple):
 
 
 class EndRun(Exception):
-    """Raised by a callback's method, ends the run as a goal that is reached does.
+    """Raised by a callback's method, ends the run as if its goal were reached.
 
-    Of several policies it ends the one that the method was called about; the run ends with the
-    last one. As after a goal, other processes take a moment to hear of it, in which they may make
-    further updates.
+    With several policies it ends the one that the method was called about; the run ends with the
+    last one. As after a goal, it takes other processes a moment to hear of it, in which they may
+    make further updates.
     """
 
     def __init__(self, reason: str):
-        """Args: reason: what is printed, and is in `result.json`."""
+        """Args: reason: it is printed, and written to `result.json`."""
         super().__init__(reason)
         if not (isinstance(reason, str) and reason.strip()):
             raise ConfigError(f"EndRun: give the reason as a text, got {reason!r}")
@@ -96,9 +96,9 @@ class EndRun(Exception):
 class Callback:
     """Called in the process that learns, in its main thread, between two updates.
 
-    Training waits while a method runs. `EndRun`, raised in one, ends the run as a goal that is
-    reached does; any other exception ends it as failed. It is saved first in both cases. A learner
-    that is restarted begins with callbacks as they were when the program started. Subclasses
+    Training waits while a method runs. `EndRun`, raised in one, ends the run as if its goal were
+    reached; any other exception ends it as failed. The run is saved first in both cases. A learner
+    that is restarted begins with the callbacks as they were when the program started. Subclasses
     override what they need.
     """
 
@@ -106,9 +106,9 @@ class Callback:
         """Called after every update."""
 
     def on_evaluation(self, scores: EvaluationScores) -> None:
-        """Called once for every evaluation, in order; with `evaluator.num_evaluators` above 0.
+        """Called once for every evaluation, in order, if `evaluator.num_evaluators` is above 0.
 
-        Those that end while an update is computed, or after the last one, wait for its end.
+        The calls are made between two updates, and at the end for the evaluations that are left.
         """
 
     def on_checkpoint(self, checkpoint: SavedCheckpoint) -> None:
@@ -144,7 +144,7 @@ class TaskCallbacks:
 
     @property
     def on_update(self) -> Callable[[int, int, Mapping[str, Any], Params], None] | None:
-        """What to call after an update; None if no callback listens, which then costs nothing."""
+        """What to call after an update; None if no callback overrides it: then it costs nothing."""
         listening = [
             callback
             for callback in self.callbacks
@@ -164,7 +164,7 @@ class TaskCallbacks:
         self._call("on_evaluation", EvaluationScores.of_report(self.task, report), self.callbacks)
 
     def saved(self, path: Path, manifest: Mapping[str, Any]) -> None:
-        """Passes on that a checkpoint was written."""
+        """Calls the callbacks about a checkpoint that was written."""
         checkpoint = SavedCheckpoint(
             self.task, path, int(manifest["version"]), manifest["mean_return"]
         )

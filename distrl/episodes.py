@@ -11,13 +11,13 @@ import numpy.typing as npt
 from distrl.specs import EnvironmentSpec
 from distrl.types import StepType, TimeStep
 
-Record = list[Any]  # of an ended episode: [return, length, outcome, component 0, component 1, ...]
+Record = list[Any]  # an ended episode's: [return, length, outcome, component 0, component 1, ...]
 
 
 def shares(episodes: int, num_envs: int) -> npt.NDArray[np.int64]:
     """Returns how many of an evaluation's episodes each environment plays, int64 `[num_envs]`.
 
-    They differ by one at most, so that short episodes count no more often than long ones.
+    They differ by one at most, so that short episodes do not count more often than long ones.
     """
     return episodes // num_envs + (np.arange(num_envs) < episodes % num_envs)
 
@@ -55,11 +55,11 @@ class EpisodeStatistics:
         self._has_time_steps = "time_steps" in declared
         self._returns = np.zeros((num_envs, *reward_shape), np.float64)
         self._lengths = np.zeros(num_envs, np.int64)  # only with `time_steps`
-        self._counts = np.zeros(num_envs, np.int64)  # time steps of each environment: asynchronous
-        self._count = 0  # time steps of every environment: synchronous
+        self._counts = np.zeros(num_envs, np.int64)  # time steps of each one, if asynchronous
+        self._count = 0  # time steps of every environment, if synchronous
         self._began = np.zeros(num_envs, np.int64)  # count at the episode's FIRST
-        self.steps = self.episodes = 0  # which other threads read
-        self._taken = 0  # of the steps
+        self.steps = self.episodes = 0  # read by other threads
+        self._taken = 0  # steps up to the last `take`
         self._restarts = 0
         self._episodes: list[Record] = []
 
@@ -76,7 +76,7 @@ class EpisodeStatistics:
           The environments whose episodes ended, int `[k]`, and the k records; None if none ended.
         """
         kinds = timestep.step_type
-        # Counting in bytes is ten times faster than in small arrays.
+        # Counting in bytes is ten times faster than in arrays this small.
         counted = kinds.astype(np.int8, copy=False).tobytes()
         self.steps += len(counted) - counted.count(StepType.FIRST)
         if env_ids is None:
@@ -158,13 +158,13 @@ class RecentEpisodes:
     """Figures of the last episodes of a run: at most `window`.
 
     Attributes:
-      mean_return: the mean of the returns; None of no episode. It is asked for after each update.
+      mean_return: the mean of the returns; None without episodes. Read after each update.
     """
 
     def __init__(self, window: int, components: int = 0, has_success: bool = False):
         """Args:
         window: number of episodes.
-        components: of a vector reward; 0: it is a scalar.
+        components: number of a vector reward's components; 0: it is a scalar.
         has_success: whether the environment reports success.
         """
         self._records: collections.deque[Record] = collections.deque(maxlen=window)
@@ -193,11 +193,11 @@ class RecentEpisodes:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many episodes have ended as the figures are taken over."""
+        """Whether as many episodes have ended as the window holds."""
         return len(self._records) == self._records.maxlen
 
     def _mean(self, column: int) -> float | None:
-        """Returns the mean of a column of the records, 0 being the return; None of none."""
+        """Returns the mean of a column of the records (0: the return); None without records."""
         if not self._records:
             return None
         values = [record[column] for record in self._records]
@@ -207,7 +207,7 @@ class RecentEpisodes:
 
     @property
     def success_rate(self) -> float | None:
-        """The share that were successes, from 0 to 1; None if not reported, or of none."""
+        """The share that were successes, from 0 to 1; None if not reported, or without episodes."""
         return self._rate(EpisodeOutcome.SUCCESS) if self._has_success else None
 
     def _rate(self, outcome: int) -> float | None:

@@ -8,7 +8,7 @@ class ConfigError(ValueError):
 class UntrustedError(ConfigError):
     """A file has code that must not run unless its reader trusts it.
 
-    Args: the fact, and what lets the code run.
+    Args: the fact, and how to let the code run.
     """
 
     def __str__(self) -> str:
@@ -37,11 +37,11 @@ class Blocked(RuntimeError):
 
 
 class Diverged(ArithmeticError):
-    """Training made what is not finite. One line; to restart from a checkpoint would not help."""
+    """Training produced NaN or infinity. One line; restarting from a checkpoint would not help."""
 
 
 class SharedMemoryLost(RuntimeError):
-    """What nodes of a program share has vanished. One line; a restarted node would not find it."""
+    """What nodes share has vanished from memory. One line; restarting a node would not help."""
 
 
 class CallbackError(RuntimeError):

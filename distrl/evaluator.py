@@ -20,7 +20,7 @@ Play = Generator[None, None, Scores]
 
 
 def play_to_the_end(play: Play[Scores], should_stop: Callable[[], bool]) -> Scores | None:
-    """Returns an evaluation's scores; None if `should_stop`, asked before each step, is true."""
+    """Returns an evaluation's scores; None if `should_stop()`, asked before each step, is true."""
     try:
         while True:
             next(play)
@@ -33,13 +33,13 @@ def play_to_the_end(play: Play[Scores], should_stop: Callable[[], bool]) -> Scor
 
 
 class Evaluator:
-    """Plays whole episodes greedily, with each policy in turn, all with one version of it."""
+    """Plays whole episodes greedily, with one policy after the other, each in one version."""
 
     def __init__(self, pool: Pool, policies: Mapping[str, tuple[Inferencer, VariableClient]]):
         """Args:
         pool: synchronous environments that no actor uses.
-        policies: by name, what acts with `evaluation=True`, and its parameters, which are refreshed
-          before each evaluation of the policy, and only then.
+        policies: by name, an inferencer with `evaluation=True`, and its parameters, refreshed only
+          before each evaluation of the policy.
         """
         self._pool = pool
         self._policies = dict(policies)
@@ -55,8 +55,8 @@ class Evaluator:
 
         Args:
           episodes: number of episodes of each policy.
-          max_seconds: of each policy, after which only the episodes that have ended count; None: no
-            limit.
+          max_seconds: seconds for each policy, after which only the episodes that have ended count;
+            None: no limit.
 
         Returns:
           For each policy the number of episodes; their mean, least and greatest return, None if
@@ -115,7 +115,7 @@ class Evaluator:
 
 
 def spread_of(returns: npt.NDArray[np.float64]) -> Report:
-    """Returns the number, mean, least and greatest of an evaluation's returns; None of none."""
+    """Returns number, mean, least and greatest of an evaluation's returns; None without any."""
     some = len(returns) > 0
     return {
         "evaluation_episodes": len(returns),

@@ -43,15 +43,15 @@ from distrl.task import AgentConfig, Task
 from distrl.transforms.base import Transform
 from distrl.types import Trajectory
 
-_FROM_AGENT: Any = None  # `Experiment` replaces it by the default of the algorithm
+_FROM_AGENT: Any = None  # `Experiment` replaces it with the algorithm's default
 _deferred = contextvars.ContextVar("_deferred", default=False)
 
 
 @contextlib.contextmanager
 def deferred_checks() -> Iterator[None]:
-    """In the context an experiment is not checked when made, but when `Experiment.check` is called.
+    """In the context, experiments are checked by `Experiment.check`, not when they are made.
 
-    What is wrong with it, such as a table beyond the memory, may then be changed by flags first.
+    So flags can first change what is wrong, such as a table that is too large for the memory.
     """
     token = _deferred.set(True)
     try:
@@ -228,7 +228,7 @@ class Experiment:
         return tuple(name for name in self.policies if self._teacher(name) is None) or (self.task,)
 
     def actor_of(self, task: str) -> str:
-        """Returns the name of the policy whose steps a task learns from: in most cases its own."""
+        """Returns the name of the policy whose steps a task learns from, in most cases its own."""
         return self._teacher(task) or task
 
     @property
@@ -250,7 +250,7 @@ class Experiment:
         return self.environment.agents().agents[self._agents(task)[0]]
 
     def _streams(self, task: str) -> ActorsConfig:
-        """Returns the actors with a task's streams in the place of environments."""
+        """Returns the actors with a task's streams instead of environments."""
         return self.actors.with_streams(len(self._agents(task)) or 1)
 
     @property

@@ -39,7 +39,7 @@ _MAPPINGS = ("policies", "shared")
 
 
 def check_parts(experiment: Any) -> None:
-    """Raises ConfigError for a part of another kind. Args: experiment: one that is being made."""
+    """Raises ConfigError for a part of a wrong type. Args: experiment: it is being made."""
     plain_numbers(experiment)
     for name in ("environment", "evaluation_environment"):
         check_environment(name, getattr(experiment, name))
@@ -66,7 +66,7 @@ def check_parts(experiment: Any) -> None:
 
 
 def check_evaluation(experiment: Any) -> None:
-    """Raises ConfigError if the evaluator can't play in the environment, or the agent not there."""
+    """Raises ConfigError if the evaluator can't play in its environment, or the agent can't act."""
     trained, played = experiment.environment, experiment.evaluation_environment
     experiment.evaluator.limited(played or trained)
     if played is None:
@@ -100,7 +100,7 @@ def check_task_names(tasks: Iterable[str]) -> None:
 def check_counts(
     actors: ActorsConfig, inference: InferenceConfig, evaluator: EvaluatorConfig
 ) -> None:
-    """Raises ConfigError for more than there are seeds for, or than would have work."""
+    """Raises ConfigError for more nodes than there are seeds or work for."""
     for name, count, most in (
         ("actors.num_actors", actors.num_actors, MAX_ACTORS),
         ("actors.max_actors", actors.largest_num_actors, MAX_ACTORS),

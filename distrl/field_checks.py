@@ -17,23 +17,23 @@ from distrl.errors import ConfigError
 
 
 def is_whole(value: Any, least: int = 1) -> bool:
-    """Whether a value is an int, and no bool, of `least` or more."""
+    """Whether a value is an int (and not a bool) of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def is_number(value: Any, infinite: bool = False) -> bool:
-    """Whether a value is an int or float, and no bool or NaN; nor infinite, unless it may be."""
+    """Whether a value is an int or float, not a bool or NaN; finite unless `infinite`."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     try:
         number = float(value)
-    except OverflowError:  # a whole number that no float can be
+    except OverflowError:  # an integer beyond the range of floats
         return False
     return not math.isnan(number) if infinite else math.isfinite(number)
 
 
 def plain_numbers(settings: Any) -> None:
-    """Puts Python's numbers in the place of NumPy's, as which files and flags have them.
+    """Replaces NumPy's numbers with Python's, which is what files and flags contain.
 
     Args:
       settings: a dataclass, frozen or not, which is being made.
@@ -78,14 +78,14 @@ def check_number(
       prefix: prefix of the field's name in the message.
     """
     value = getattr(settings, field)
-    if _is_traced(value):  # of `Tunable`, which has checked the first value
+    if _is_traced(value):  # from `Tunable`, which has checked the first value
         return
     if not (is_number(value) and good(value)):
         raise ConfigError(f"{prefix}.{field}: expected a number {want}, got {value!r}")
 
 
 def _is_traced(value: Any) -> bool:
-    jax = sys.modules.get("jax")  # which workers of environments do without
+    jax = sys.modules.get("jax")  # environments' worker processes do not import it
     return jax is not None and isinstance(value, jax.core.Tracer)
 
 

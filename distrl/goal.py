@@ -10,7 +10,7 @@ from distrl.runtime.durations import check_duration
 from distrl.specs import EnvironmentSpec
 
 MISSED = "the goal was not reached"
-"""In the reason for which a run with a goal has ended without it."""
+"""Part of the reason why a run has ended without reaching its goal."""
 _BUDGETS = (
     "max_env_steps", "max_episodes", "max_trained_steps", "max_learner_steps", "max_seconds",
 )  # fmt: skip
@@ -21,14 +21,14 @@ class Progress(NamedTuple):
 
     env_steps: int  # taken by the actors
     episodes: int
-    trained_steps: int  # transitions that the learner has trained on, each as often as it was used
+    trained_steps: int  # transitions trained on, each counted as often as it was used
     learner_steps: int
     seconds: float  # since the first learner step
-    mean_return: float | None  # of the last `window` episodes; None before one has ended
+    mean_return: float | None  # over the last `window` episodes; None before one has ended
     success_rate: float | None
-    full_window: bool  # that many episodes have ended
-    acting_over: bool  # the actors have spent their budget, and the learner has used what they made
-    evaluation_return: float | None = None  # of the last evaluation; None before the first one
+    full_window: bool  # whether that many episodes have ended
+    acting_over: bool  # the actors' budget is spent, and the learner has used what they made
+    evaluation_return: float | None = None  # the last evaluation's; None before the first one
 
 
 class GoalVerdict(NamedTuple):
@@ -45,7 +45,7 @@ class _Target(NamedTuple):
     value: float | None
     wanted: float
     text: str  # both
-    over: str  # the episodes that it is taken over
+    over: str  # which episodes it is taken over
     known: bool  # whether these have been played
 
     @property
@@ -55,7 +55,7 @@ class _Target(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """Conditions that end a run; None: this one does not.
+    """Conditions that end a run; a condition that is None does not apply.
 
     Attributes:
       mean_return: a mean return of the last `window` episodes to reach. "auto": the environment's
@@ -71,8 +71,8 @@ class Goal:
         from, as for `max_env_steps`.
       max_trained_steps: transitions that the learner trains on, each as often as it is sampled.
       max_learner_steps: updates that the learner makes.
-      max_seconds: seconds since the first learner step; what a resumed program takes to start is
-        not among them.
+      max_seconds: seconds since the first learner step; the time that a resumed program takes
+        to start does not count.
     """
 
     mean_return: float | str | None = "auto"
@@ -116,7 +116,7 @@ class Goal:
         return dataclasses.replace(self, mean_return=return_threshold if alone else None)
 
     def within(self, other: "Goal") -> "Goal":
-        """Returns the goal with another one's budgets where it has none."""
+        """Returns the goal with another one's budgets where it has none of its own."""
         budgets = {name: getattr(other, name) for name in _BUDGETS if getattr(self, name) is None}
         return dataclasses.replace(self, **budgets)
 
@@ -150,11 +150,11 @@ class Goal:
 
     @property
     def acting_budget(self) -> tuple[int | None, int | None]:
-        """The budgets that the actors keep: environment steps and episodes."""
+        """The budgets of what actors do: environment steps and episodes."""
         return self.max_env_steps, self.max_episodes
 
     def is_acted(self, env_steps: int, episodes: int) -> bool:
-        """Returns whether a budget that the actors keep is reached."""
+        """Returns whether a budget of what actors do is reached."""
         made = zip((env_steps, episodes), self.acting_budget)
         return any(budget is not None and count >= budget for count, budget in made)
 
