@@ -1,6 +1,6 @@
-"""Which part of a program limits its speed, and what more of a part would bring.
+"""Finds which part of a program limits its speed, and what more of a part would gain.
 
-The program is a closed queueing network: each actor goes round from a step of its environments over
+The program is a closed queueing network: each actor cycles from a step of its environments through
 inference to the table, and the learner empties the table. Its throughput is at most that of its
 slowest part (Denning and Buzen, "The operational analysis of queueing network models", 1978,
 section 5), and a part's own throughput follows from the share of time in which it works.
@@ -13,9 +13,9 @@ ENVIRONMENTS, INFERENCE, WRITES = "environments", "inference", "replay writes"
 SAMPLING, LEARNER, OTHER = "sampling", "learner", "callbacks, saving and reports"
 ACTOR_NODES, INFERENCER_NODES, LEARNER_NODES = "actor", "inferencer", "learner"
 SINGLE_PROCESS = "single_process"
-_SPEED_UP = 2.0  # of the faster learner that is predicted
-_LEAST_CORE = 0.5  # below: a node more finds none
-_LEAST_SECONDS = 3.0  # that shares are taken over; those of a few updates say nothing
+_SPEED_UP = 2.0  # the gain of a learner is predicted for updates faster by this factor
+_LEAST_CORE = 0.5  # with fewer idle cores than this, another node would find none
+_LEAST_SECONDS = 3.0  # least time to take shares over; a few updates say nothing
 _LEAST = 1e-3  # share below which a part is as good as never busy
 
 
@@ -24,11 +24,11 @@ class Group(NamedTuple):
 
     Attributes:
       size: number of nodes.
-      shares: of their time by state; they add up to 1. See `distrl.runtime.time_account`.
-      requests: of inferencers, mean requests in a batch.
-      growth: of inferencers, by how much of itself a batch's time grows with twice the rows: 0 is a
-        time that does not depend on them, 1 one in proportion.
-      seconds: that the shares are taken over, on average.
+      shares: shares of their time by state; they add up to 1. See `distrl.runtime.time_account`.
+      requests: for inferencers, the mean number of requests in a batch.
+      growth: for inferencers, the share by which a batch's time grows with twice the rows: 0 means
+        that it does not depend on them, 1 that it is proportional to them.
+      seconds: the time that the shares are taken over, on average.
     """
 
     size: int
@@ -48,10 +48,9 @@ class BottleneckVerdict(NamedTuple):
     Attributes:
       bottleneck: ENVIRONMENTS, INFERENCE, WRITES, SAMPLING, LEARNER or OTHER.
       gains: by what share the environment steps per second would rise with one more "actor", one
-        more "inferencer", and a "learner" whose updates are made twice as fast; without those that
-        do not exist.
-        In one process "actor" is a process for acting alone.
-      sentence: both, for people.
+        more "inferencer", and a "learner" that makes updates twice as fast; without groups that do
+        not exist. In one process, "actor" is a separate process for acting.
+      sentence: both, in words.
     """
 
     bottleneck: str
@@ -62,14 +61,14 @@ class BottleneckVerdict(NamedTuple):
 def find_bottleneck(
     groups: Mapping[str, Group], coupled: bool = True, idle_cores: float | None = None
 ) -> BottleneckVerdict | None:
-    """Returns the verdict; None while too little is known.
+    """Returns the bottleneck; None while too little is known.
 
     Args:
       groups: "actor", "learner" and perhaps "inferencer", or "single_process" alone.
       coupled: whether acting and learning wait for each other, as with a queue or a ratio of
         samples to inserts; otherwise the learner does not limit the environment steps.
-      idle_cores: of those that may be used; None: not known. Gains are what a node with a core of
-        its own brings, and the sentence says so where there is none.
+      idle_cores: how many usable cores are idle; None: not known. Gains assume that a further node
+        gets a core of its own, and the sentence says so if there is none.
     """
     no_core = idle_cores is not None and idle_cores < _LEAST_CORE
     core = " with another core" if no_core else ""
@@ -120,26 +119,26 @@ def _gains(
     starved: float,
     coupled: bool,
 ) -> dict[str, float]:
-    """Returns `BottleneckVerdict.gains`. Factors below are of the present throughput."""
+    """Returns `BottleneckVerdict.gains`. The factors below apply to the present throughput."""
     by_learner = _over(1 - starved) if coupled else float("inf")
-    free = _over(1 - blocked)  # of the actors there are, if no one waited for the learner
+    free = _over(1 - blocked)  # with the present actors, if none waited for the learner
     more = (actor.size + 1) / actor.size
     by_service = float("inf")
     gains = {}
     if inferencer is not None:
         busy = 1 - inferencer.share("idle")
         batch = inferencer.requests
-        # A batch is what has come while the one before ran: half of the actors, where that is all
-        # they wait for.
+        # A batch is what has arrived while the previous one ran: half of the actors, if they wait
+        # for nothing else.
         fuller = max(batch, (actor.size + 1) / (2 * inferencer.size)) / batch
         by_service = fuller / (1 + inferencer.growth * (fuller - 1)) * _over(busy)
-        served = busy * inferencer.size * batch / actor.size  # of an actor's time, in its batches
-        # The rest of the wait is the way there and back, unless others' batches run.
+        served = busy * inferencer.size * batch / actor.size  # share of an actor's time
+        # The rest of the wait is latency, unless others' batches run.
         queued = max(0.0, min(actor.share("inference_wait"), busy) - served)
         servers = (inferencer.size + 1) / inferencer.size
         gains[INFERENCER_NODES] = min(free * _over(1 - queued), by_learner, servers * _over(busy))
     gains[ACTOR_NODES] = min(more * free, by_learner, by_service)
-    other = learner.share("other")  # which a faster learner takes as well
+    other = learner.share("other")  # a faster learner spends it as well
     faster = other + (1 - starved - other) / _SPEED_UP
     gains[LEARNER_NODES] = min(free, _over(faster)) if coupled else 1.0
     order = (ACTOR_NODES, INFERENCER_NODES, LEARNER_NODES)
@@ -157,7 +156,7 @@ def _of_one_process(group: Group, core: str) -> BottleneckVerdict | None:
         LEARNER: group.share("transfer", "compute", "publish", "parameter_wait"),
     }
     acting, learning = sum(acting_parts.values()), sum(learning_parts.values())
-    other = group.share("other")  # the process that learns goes on to take it
+    other = group.share("other")  # the process that learns continues to spend it
     if acting + learning < _LEAST:
         return None
     sides = acting_parts, learning_parts, {OTHER: other}
@@ -184,7 +183,7 @@ def _over(share: float) -> float:
 
 
 def _text(gains: Mapping[str, float], core: str, actor: str = "One more actor") -> str:
-    """Returns the gains in words. Args: core: what a node more needs, and does not have."""
+    """Returns the gains in words. Args: core: what a further node needs and does not have."""
     names = {
         ACTOR_NODES: actor,
         INFERENCER_NODES: "one more inferencer",

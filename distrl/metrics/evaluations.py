@@ -1,4 +1,4 @@
-"""What the monitor knows of a task's evaluations."""
+"""A task's evaluations, as the monitor keeps them: their count, and the last scores."""
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
@@ -6,19 +6,19 @@ from typing import Any
 
 from distrl.metrics.reports import Report
 
-_MOST_KEPT = 10_000  # a kilobyte each
+_MOST_KEPT = 10_000  # evaluations, of a kilobyte each
 
 
 class Evaluations:
-    """Counts evaluations, has the last one's scores, and keeps those that callbacks wait for.
+    """Counts evaluations, and keeps the last scores and those that callbacks wait for.
 
     Attributes:
-      last: report of the last one; {} before.
+      last: report of the last evaluation; {} before the first.
       count: evaluations in this program.
     """
 
     def __init__(self, printer: Callable[[str], None]) -> None:
-        """Args: printer: takes a line if too many are waited for."""
+        """Args: printer: takes a line if too many wait for callbacks."""
         self._printer, self._told = printer, False
         self._kept: collections.deque[tuple[int, Report]] | None = None
         self.last: dict[str, Any] = {}
@@ -45,7 +45,7 @@ class Evaluations:
         """Returns numbers and reports of the evaluations after this one, and forgets the others.
 
         Args:
-          number: of the last evaluation in this program that the callbacks have heard of.
+          number: number of the last evaluation in this program that was passed to the callbacks.
         """
         assert self._kept is not None
         while self._kept and self._kept[0][0] <= number:
@@ -56,7 +56,7 @@ class Evaluations:
         """Returns a row's columns.
 
         Args:
-          components: of a vector reward; 0 of a scalar one.
+          components: number of a vector reward's components; 0: it is a scalar.
           agents: agents whose mean returns the evaluator reports.
         """
         last = self.last

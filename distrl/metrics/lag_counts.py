@@ -1,4 +1,4 @@
-"""How many of the steps that updates consumed had which policy lag, to be added up."""
+"""Counts the steps that updates consumed by their policy lag; such counts can be added up."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 REPORTED = "policy_lags"
-"""In a learner's report: `LagCounts.plain`."""
-_BITS = 8  # lags below 2**8 have a count each; larger ones share it with those of the same 8 bits
+"""Key of `LagCounts.plain` in a learner's report."""
+_BITS = 8  # lags below 2**8 have a count each; larger ones share one if their first 8 bits agree
 _HALF = 2 ** (_BITS - 1)
-_NUM_COUNTS = (31 - _BITS + 2) * _HALF  # for all of int32
+_NUM_COUNTS = (31 - _BITS + 2) * _HALF  # enough for all of int32
 _QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}
 
 
@@ -45,7 +45,7 @@ class LagCounts:
         }
 
     def merge(self, counted: Mapping[str, Any]) -> None:
-        """Adds what another has counted. Args: counted: from its `plain`."""
+        """Adds the counts of another. Args: counted: its `plain`."""
         self._counts[counted["places"]] += counted["counts"]
         self._note(*counted["range"])
 

@@ -1,4 +1,4 @@
-"""What the monitor knows of a learner: its newest totals, and the policy lags of a row."""
+"""A learner's reports, as the monitor keeps them: the newest totals, and a row's policy lags."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ class LearnerTotals:
 
     def __init__(self) -> None:
         self._newest: dict[str, Any] = {}
-        self._lags = LagCounts()  # since the row before
+        self._lags = LagCounts()  # since the previous row
 
     def add(self, report: Report) -> None:
         """Takes a report of the learner."""
@@ -23,13 +23,13 @@ class LearnerTotals:
         self._newest.update(report)
 
     def state(self) -> dict[str, Any]:
-        """Returns everything known, as plain data for JSON, but for the row that has begun."""
+        """Returns everything known, except the row in progress, as plain data for JSON."""
         return dict(self._newest)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from what `state` returned."""
         self._newest = dict(state)
-        steps = self._newest.pop("env_steps", 0)  # as older checkpoints call `trained_steps`
+        steps = self._newest.pop("env_steps", 0)  # the name of `trained_steps` in older checkpoints
         self._newest.setdefault("trained_steps", steps)
 
     @property
@@ -52,9 +52,9 @@ class LearnerTotals:
         self._newest[SPENT] = budget
 
     def columns(self) -> dict[str, Any]:
-        """Returns a row's columns, beside `learner_steps` and `trained_steps`.
+        """Returns a row's columns, besides `learner_steps` and `trained_steps`.
 
-        A row has the lags since the row before, or those of that one if nothing was learned since.
+        A row has the lags since the previous row, or that row's if nothing was learned since.
         """
         known = {**self._newest, **self._lags.columns()}
         return {

@@ -1,17 +1,17 @@
-"""The time that a run has learned."""
+"""Measures how long a run has been learning."""
 
 import time
 
 
 class LearningClock:
-    """Counts the seconds since the first learner step, in all programs of a run.
+    """Counts seconds since the first learner step, over all programs of a run.
 
-    The time that a resumed program takes to start is in none of them.
+    The time that a resumed program takes to start does not count.
     """
 
     def __init__(self) -> None:
         self._made = time.monotonic()
-        self._first_step: float | None = None  # in this program; and in those before it:
+        self._first_step: float | None = None  # in this program; the time of earlier ones:
         self._learner_steps = 0
         self._seconds = 0.0
 
@@ -20,10 +20,10 @@ class LearningClock:
         self._learner_steps, self._seconds = learner_steps, seconds
 
     def add(self, learner_steps: int) -> float | None:
-        """Notes the learner steps made so far.
+        """Takes the number of learner steps made so far.
 
         Returns:
-          At this program's first one, the seconds since the clock was made; otherwise None.
+          At this program's first learner step, the seconds since the clock was made; else None.
         """
         if self._first_step is not None or learner_steps <= self._learner_steps:
             return None

@@ -49,18 +49,18 @@ class Monitor:
     ):
         """Args:
         goal: when the run ends, with "auto" already resolved.
-        on_end: called once, with the reason and whether the run reached its goal.
-        writer: writes the metrics; None: they are written nowhere.
+        on_end: called once, with the reason and with whether the run reached its goal.
+        writer: writes the metrics; None: they are not written.
         interval: seconds between two lines of progress.
         printer: prints a line of progress.
         spec: the environment's spec, for its `env_info` and its reward's shape; None: no
           `env_info`, and a scalar reward.
         agents: agents whose mean returns the evaluator reports.
-        status: tells others how the run is; None: nobody.
+        status: writes the run's status for other processes; None: it is not written.
         """
         self._goal = goal
         shape = () if spec is None else spec.reward.shape
-        self._components = math.prod(shape) if shape else 0  # of a vector reward
+        self._components = math.prod(shape) if shape else 0  # a vector reward's components
         has_success = spec is not None and "success" in spec.env_info
         self._recent = RecentEpisodes(goal.window, self._components, has_success)
         self._agents = agents
@@ -97,15 +97,15 @@ class Monitor:
 
         Args:
           node: the node's name.
-          number: from `first_number` of the node's life on; a call that arrives twice is dropped.
-          reports: from `Actor.take_report`, `Learner.take_report` or `Evaluator.play`; or of
+          number: counts up from `first_number` of the node's life; a repeated call is dropped.
+          reports: from `Actor.take_report`, `Learner.take_report` or `Evaluator.play`, or about
             the node's time; each may have "metrics" of the node, columns named `NODE/NAME`.
           newest: returns what a learner's counts in `reports` leave out; called when a row is
-            written, so that it has all of the same update. None: they leave nothing out.
-          judged: whether the run may end with them; else with the next that may.
+            written, so that all of the row is from the same update. None: nothing is left out.
+          judged: whether the run may end with these reports; if not, with the next ones that may.
 
         Raises:
-          SpecError: a report is of no known kind, or of one that other nodes send; none is added.
+          SpecError: a report is of an unknown kind, or of another group's; none is added.
         """
         kinds = [kind_of(node, report) for report in reports]
         columns = {name: v for each in reports for name, v in checked_metrics(node, each).items()}
@@ -134,11 +134,11 @@ class Monitor:
 
         Args:
           node: the node's name.
-          life: the life. A report of it that still comes is dropped: its steps are counted now.
-          acted: environment steps of all the node's lives in this program, as far as others know.
+          life: the life. Its later reports are dropped, since its steps are counted now.
+          acted: environment steps of all the node's lives in this program, as known elsewhere.
 
         Returns:
-          These steps as they are counted: at least as many as were reported.
+          The steps that are counted: at least as many as were reported.
         """
         with self._lock:
             self._seen[node] = max(self._seen.get(node, -1), first_number(life + 1) - 1)
@@ -166,15 +166,15 @@ class Monitor:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from what `state` returned, as if no time had passed since."""
-        with self._lock:  # reports are renumbered: only nodes of this program reach its monitor
+        with self._lock:  # not `_seen`: only this program's nodes reach its monitor
             self._acted, self._episodes = state["env_steps_acted"], state["episodes"]
-            self._unreported = state.get("env_steps_unreported", 0)  # older ones have none
+            self._unreported = state.get("env_steps_unreported", 0)  # older checkpoints have none
             self._restarts = state["env_restarts"]
             self._recent.extend(state["recent"])
             self._learner.restore(state["learner"])
             self.evaluations.last = dict(state["evaluation"])
             if self._learner.spent and self._goal.is_acted(self._acted, self._episodes):
-                self._learner.spent = self._goal.acting_budget  # smaller than before
+                self._learner.spent = self._goal.acting_budget  # perhaps smaller than before
             self._began = time.monotonic() - state["seconds"]
             self._learning.restore(self._learner.learner_steps, state["seconds_learning"] or 0.0)
             self._last_line = (time.monotonic(), self._acted)
@@ -197,12 +197,12 @@ class Monitor:
             self._recent.clear()
 
     def judge(self) -> None:
-        """Ends the run if the goal is reached already; for use after `restore`."""
+        """Ends the run if the goal is already reached; for use after `restore`."""
         with self._lock:
             self._judge()
 
     def end(self, reason: str) -> None:
-        """Ends the run as a goal that is reached does, unless it has ended."""
+        """Ends the run as if its goal were reached, unless it has ended."""
         with self._lock:
             if not self._ended:
                 self._ended = True
@@ -225,7 +225,7 @@ class Monitor:
             self.evaluations.add(report)
         elif kind == ACTED:
             self._count(node, int(report["env_steps"]))
-            # Of environments with several agents; a record is of one of these.
+            # With several agents a record is of one agent, not of an environment's episode.
             episodes = int(report.get("env_episodes", len(report["episodes"])))
             self._episodes += episodes
             self._episodes_by[node] += episodes

@@ -1,4 +1,4 @@
-"""What the nodes of a program spend their time on, added up from their reports."""
+"""Adds up what the nodes of a program spend their time on, from their reports."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from distrl.runtime.time_account import STATES
 
 Mark = dict[str, "_Sums"]
 """All nodes' sums at one moment."""
-_Sums = dict[str, float]  # of a node: nanoseconds by state, and what else it adds up
+_Sums = dict[str, float]  # a node's nanoseconds by state, and its other sums
 _BATCHES = ("requests", "batches", "rows", "squares", "seconds", "products")
 _OWNERS = {
     **dict.fromkeys(STATES[:6], ACTOR_NODES),  # up to parameter_wait
@@ -27,7 +27,7 @@ class NodeTimes:
 
     def __init__(self) -> None:
         self._now: Mark = {}
-        self._earlier: Mark = {}  # of the lives before the current one
+        self._earlier: Mark = {}  # sums of the lives before the current one
         self._lives: dict[str, int] = {}
         self._began: Mark | None = None
 
@@ -53,10 +53,10 @@ class NodeTimes:
             self._began.setdefault(node, self._now[node])
 
     def begin(self) -> None:
-        """Forgets, when called first, what was before: programs start, and compile.
+        """When first called, forgets the time before, in which programs start and compile.
 
-        Of a node that was waiting for it, the next report tells of that wait: it still belongs to
-        the time before.
+        A node that has been waiting for this moment includes the wait in its next report, which
+        still belongs to the time before.
         """
         if self._began is None:
             self._began = {}
@@ -70,23 +70,23 @@ class NodeTimes:
         }
 
     def mark(self) -> Mark:
-        """Returns the sums up to now; `add` replaces a node's and changes none."""
+        """Returns the sums up to now, which later calls of `add` leave unchanged."""
         return dict(self._now)
 
     @property
     def began(self) -> Mark:
-        """The sums at each node's first report after `begin`; now if it was not called."""
+        """The sums at each node's first report after `begin`; without it, those of now."""
         return self.mark() if self._began is None else self._began
 
     def nodes(self, since: Mark) -> dict[str, dict[str, float]]:
-        """Returns each node's share of time by state, of those that have reported since."""
+        """Returns the share of time by state of each node that has reported since."""
         return {
             node: {name: spent / sum(times.values()) for name, spent in times.items() if spent}
             for node, times in self._times(self._later(since)).items()
         }
 
     def _times(self, since: Mark) -> Mark:
-        """Returns each node's nanoseconds by state, of those that have reported since."""
+        """Returns the nanoseconds by state of each node that has reported since."""
         times = {}
         for node, sums in sorted(self._now.items()):
             before = since.get(node, {})
@@ -96,7 +96,7 @@ class NodeTimes:
         return times
 
     def groups(self, since: Mark) -> dict[str, Group]:
-        """Returns the means of groups of nodes, of those that have reported since."""
+        """Returns the means of groups, over the nodes that have reported since."""
         members: dict[str, list[str]] = {}
         since = self._later(since)
         times, shares = self._times(since), self.nodes(since)
@@ -131,7 +131,7 @@ class NodeTimes:
 
 
 def columns(groups: Mapping[str, Group]) -> dict[str, float | None]:
-    """Returns a row's columns: of each state, the mean share of the nodes whose state it is."""
+    """Returns a row's columns: each state's mean share, over the nodes that have that state."""
     row: dict[str, float | None] = {}
     for state, owner in _OWNERS.items():
         if state == "inference" and INFERENCER_NODES in groups:

@@ -1,16 +1,16 @@
-"""The line of progress that a run prints, and the name of the file that has more."""
+"""The line of progress that a run prints, and the name of the file with more details."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
 FILE_NAME = "progress.json"
-"""In the folder of a run, or of each of its tasks; see `distrl.metrics.run_status`."""
+"""A file in the folder of a run, or of each of its tasks; see `distrl.metrics.run_status`."""
 _LINE = re.compile(r"(\S+: )?\s*[\d.]+ s  env steps ")
 
 
 def progress_line(row: Mapping[str, Any], rate: float, window: int) -> str:
-    """Returns a line.
+    """Returns the line of progress.
 
     Args:
       row: from `Monitor.snapshot`.
@@ -43,5 +43,5 @@ def progress_line(row: Mapping[str, Any], rate: float, window: int) -> str:
 
 
 def is_progress_line(line: str) -> bool:
-    """Returns whether `progress_line` has made a line, perhaps behind a policy's name."""
+    """Returns whether a line is from `progress_line`, perhaps after a policy's name."""
     return _LINE.match(line) is not None

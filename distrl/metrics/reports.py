@@ -10,17 +10,17 @@ from distrl.metrics.bottleneck import ACTOR_NODES, LEARNER_NODES, SINGLE_PROCESS
 Report = dict[str, Any]  # {"env_steps": int, "episodes": [Record, ...], ...}
 LEARNED, EVALUATED, ACTED = "learner_steps", "evaluation_return", "env_steps"
 SPENT = "spent"
-"""In a learner's report: the actors' budgets, when they are spent and all batches are used."""
+"""Key in a learner's report: the actors' budgets, once they are spent and all batches are used."""
 METRICS = "metrics"
-"""In any report: numbers by name, columns of the node's own."""
-# By the key that tells a kind: the group whose nodes send it.
+"""Key in any report: numbers by name, for the node's own columns."""
+# By the key that identifies a kind of report: the group whose nodes send it.
 _SENDERS = {
     LEARNED: LEARNER_NODES,
     EVALUATED: "evaluator",
     ACTED: ACTOR_NODES,
 }
 _OF_ANY_NODE = {"time", "batches", METRICS}
-_COUNT_BITS = 32  # of a report's number; above them is its life
+_COUNT_BITS = 32  # lower bits of a report's number; the bits above are its life
 _ADVICE = f'what is to be a column goes into "{METRICS}": {{"NAME": NUMBER}}'
 
 
@@ -30,14 +30,14 @@ def first_number(life: int) -> int:
 
 
 def life_of(number: int) -> int:
-    """Returns the life in which a node has made the report of this number."""
+    """Returns the life in which a node has made the report with this number."""
     return number >> _COUNT_BITS
 
 
 def kind_of(node: str, report: Mapping[str, Any]) -> str | None:
-    """Returns LEARNED, EVALUATED or ACTED; None: of the node's time or metrics only.
+    """Returns LEARNED, EVALUATED or ACTED; None: only the node's time or metrics.
 
-    Counts and evaluations decide when a run ends, so that nodes of other groups cannot report them.
+    Counts and evaluations decide when a run ends, so nodes of other groups may not report them.
 
     Raises:
       SpecError: the report is of no known kind, or another group's.
@@ -54,7 +54,7 @@ def kind_of(node: str, report: Mapping[str, Any]) -> str | None:
 
 
 def checked_metrics(node: str, report: Mapping[str, Any]) -> dict[str, float | None]:
-    """Returns a report's metrics of the node's own by the name of their columns, "NODE/NAME".
+    """Returns the node's own metrics in a report, by the names of their columns, "NODE/NAME".
 
     Raises:
       SpecError: one is neither a number nor None.

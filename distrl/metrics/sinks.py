@@ -1,4 +1,4 @@
-"""The sinks of a run's metrics, which take the same rows."""
+"""Where a run's metrics go: sinks, which all take the same rows."""
 
 import importlib.util
 import json
@@ -18,8 +18,8 @@ from distrl.metrics.wandb_run import WandbRun
 METRICS, LINES, EPISODES = "metrics.csv", "metrics.jsonl", "episodes.csv"
 TENSORBOARD = "tensorboard"  # a folder
 _EPISODES_BYTES = 100_000_000
-_ROWS = 200  # of a run with a budget, at least
-_LEAST_STEPS = 500  # of a row that does not wait for its time
+_ROWS = 200  # least rows of a run with a budget
+_LEAST_STEPS = 500  # least steps between rows that do not wait for their time
 _EPISODE = ("seconds", "env_steps", "node", "return", "length", "outcome")  # names of columns
 _OUTCOMES = {
     EpisodeOutcome.END: "end",
@@ -30,10 +30,10 @@ _OUTCOMES = {
 
 
 class Sink(Protocol):
-    """Takes rows of metrics. What is written is on disk, or with the service, within seconds."""
+    """Takes rows of metrics, which are on disk, or with the service, within seconds."""
 
     def resume(self, env_steps: int) -> None:
-        """Takes back what is beyond this number of steps: an earlier program has lost it."""
+        """Removes rows beyond this number of steps: an earlier program has lost them."""
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Takes a row: numbers by name, None for what is not known."""
@@ -57,7 +57,7 @@ class MetricsCsv:
         self._file.resume("env_steps_acted" if self._is_old else "env_steps", env_steps)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """See `Sink`. An old file's `env_steps` are the transitions trained on."""
+        """See `Sink`. In an old file, `env_steps` are the transitions trained on."""
         if self._is_old:
             row = {**row, "env_steps_acted": row["env_steps"], "env_steps": row["trained_steps"]}
             del row["trained_steps"]
@@ -73,7 +73,7 @@ class JsonLines:
 
     def __init__(self, path: Path, printer: Callable[[str], None]):
         self._file = AppendedFile(path, printer)
-        self._cut(lambda line: False)  # what the program before was killed in
+        self._cut(lambda line: False)  # a line in which the previous program was killed
 
     def resume(self, env_steps: int) -> None:
         """See `Sink`."""
@@ -117,17 +117,17 @@ class MetricsWriter:
         """
         self._sinks, self._episodes, self._budget = sinks, episodes, budget
         self._last = 0  # environment steps at the last row
-        self._early: Mapping[str, Any] | None = None  # the last row, before the first update
-        self._components = 0  # of a vector reward
-        self._unwritten: list[str] = []  # lines of episodes
+        self._early: Mapping[str, Any] | None = None  # the last row before the first update
+        self._components = 0  # number of a vector reward's components
+        self._unwritten: list[str] = []  # lines of episodes, not yet written
 
     def is_due(self, env_steps: int) -> bool:
-        """Returns whether so many steps were taken that there is a row, however fast they came."""
+        """Returns whether enough steps were taken for a row, however fast they came."""
         budget = self._budget or 50 * env_steps
         return env_steps - self._last >= max(_LEAST_STEPS, budget / _ROWS)
 
     def resume(self, env_steps: int) -> None:
-        """Continues from this number of steps; what earlier programs wrote beyond it goes."""
+        """Continues from this number of steps; removes what earlier programs wrote beyond it."""
         self._last = env_steps
         for sink in self._sinks:
             sink.resume(env_steps)
@@ -137,9 +137,9 @@ class MetricsWriter:
     def add_episodes(
         self, seconds: float, env_steps: int, node: str, records: Sequence[Record]
     ) -> None:
-        """Notes a node's episodes, whose rows are written with the next one of metrics.
+        """Takes a node's episodes, whose rows are written with the next row of metrics.
 
-        There may be 100,000 a second: a row is one line from the beginning.
+        There may be 100,000 per second, so each is made a line of text at once.
         """
         if self._episodes is None or self._episodes.is_full or not records:
             return
@@ -160,8 +160,8 @@ class MetricsWriter:
     def write(self, row: Mapping[str, Any]) -> None:
         """Writes a row of metrics and the episodes before it.
 
-        Before the first update, when columns of the learner are missing, `close` writes the last
-        one.
+        Before the first update, when the learner's columns are missing, only the last row is
+        written, by `close`.
         """
         self._last = int(row["env_steps"])
         if row["learner_steps"] > 0:
@@ -179,7 +179,7 @@ class MetricsWriter:
             sink.append(row)
 
     def close(self) -> None:
-        """Closes all."""
+        """Writes what is left and closes all sinks."""
         if self._early is not None:
             self._append(self._early)
         for sink in self._sinks:
@@ -196,11 +196,11 @@ def make_writer(
     settings: Mapping[str, Any],
     budget: int | None,
 ) -> MetricsWriter:
-    """Returns what writes a task's metrics.
+    """Returns the writer of a task's metrics.
 
     Args:
       config: the sinks.
-      run_dir: the run folder, or that of a task; None: nothing is written.
+      run_dir: the run folder, or a task's folder; None: nothing is written.
       printer: takes a line about what cannot be written.
       settings: what describes the run.
       budget: see `MetricsWriter`.

@@ -1,4 +1,4 @@
-"""Event files for TensorBoard."""
+"""Metrics as event files for TensorBoard."""
 
 import socket
 import struct
@@ -22,10 +22,10 @@ class TensorBoard:
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{time.time_ns()}"
         self._file = AppendedFile(folder / name, printer, "points")  # a file for each program
         self._resumed_at: int | None = None
-        self._begun = False  # the file has its first events
+        self._begun = False  # whether the file has its first events
 
     def resume(self, env_steps: int) -> None:
-        """See `Sink`. It is done with the next row."""
+        """See `Sink`. Takes effect with the next row."""
         self._resumed_at = env_steps
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -42,7 +42,7 @@ class TensorBoard:
         events = [Event(wall_time=now, step=step, summary=points)]
         if not self._begun:
             first = step if self._resumed_at is None else self._resumed_at + 1
-            session = SessionLog(status=SessionLog.START)  # points from `first` on are taken back
+            session = SessionLog(status=SessionLog.START)  # drops points from `first` on
             events[:0] = [
                 Event(wall_time=now, file_version="brain.Event:2"),
                 Event(wall_time=now, step=first, session_log=session),
@@ -58,7 +58,7 @@ class TensorBoard:
 
 
 def _record(data: bytes) -> bytes:
-    """Returns an event as TensorBoard reads it: TFRecord, with a checksum of length and data."""
+    """Returns an event as TensorBoard reads it: a TFRecord, with checksums of length and data."""
     from tensorboardX.record_writer import masked_crc32c
 
     length = struct.pack("<Q", len(data))

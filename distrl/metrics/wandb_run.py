@@ -11,18 +11,18 @@ from distrl.metrics.reported_errors import ReportedErrors
 from distrl.runtime.files import TASKS, read_dict, write_json
 from distrl.runtime.traceback_text import one_line
 
-_FILE = "wandb.json"  # in the run folder: what the run is to the service
+_FILE = "wandb.json"  # in the run folder: the run's identity at the service
 
 
 class WandbRun:
-    """A run of Weights & Biases, named after the folder; a resumed run continues its own.
+    """A run of Weights & Biases, named after the folder; a resumed run continues it.
 
     Training does not depend on it: what cannot be logged is reported once.
     """
 
     def __init__(self, run_dir: Path, settings: Mapping[str, Any], printer: Callable[[str], None]):
         """Args:
-        run_dir: the run folder, or that of a task, which makes the run one of a group.
+        run_dir: the run folder, or a task's folder: then the run is one of a group.
         settings: what describes the run.
         printer: takes a line about what cannot be logged.
 
