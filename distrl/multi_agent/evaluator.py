@@ -28,7 +28,8 @@ class MultiAgentEvaluator:
         """Args:
         pool: synchronous environments that no actor uses; the evaluator starts it.
         policies: the streams of each policy, by name, fixed ones too; nothing is stored.
-        variables: of the policies that learn, refreshed before each evaluation, and only then.
+        variables: the parameters of the policies that learn, refreshed only before each
+          evaluation.
         agents: the environment's agents, in the order of the pool's streams.
         """
         self._pool = pool
@@ -46,11 +47,12 @@ class MultiAgentEvaluator:
 
         Args:
           episodes: number of episodes of the environments.
-          max_seconds: after which only the episodes that have ended count; None: no limit.
+          max_seconds: seconds after which only the episodes that have ended count; None: no
+            limit.
 
         Returns:
-          For each policy that learns what `Evaluator.play` returns: its returns are those of its
-          own agents' episodes. `evaluation_agents` has each agent's mean return, whichever policy
+          For each policy that learns, what `Evaluator.play` returns, with the returns of its own
+          agents' episodes. `evaluation_agents` has each agent's mean return, whichever policy
           acted for it; None if it has ended none.
         """
         deadline = None if max_seconds is None else time.monotonic() + max_seconds
@@ -58,7 +60,7 @@ class MultiAgentEvaluator:
             client.refresh()
         num_envs = self._pool.pool.num_envs
         share = shares(episodes, num_envs)
-        # An episode that was going on before does not count.
+        # An episode that was already in progress does not count.
         first = self._pool.episode_numbers + (self._pool.step_types != StepType.FIRST)
         ended = np.zeros(num_envs, np.int64)
         played: dict[str, list[tuple[int, Record]]] = {name: [] for name in self._policies}

@@ -12,8 +12,8 @@ from distrl.replay.config import ReplayConfig
 from distrl.specs import EnvironmentSpec
 from distrl.transforms.base import Transform
 
-_FROM_AGENT: Any = None  # `filled_in` replaces it by the default of the algorithm
-FROM_THE_AGENT = ("actors", "replay", "learner")  # parts that may be so
+_FROM_AGENT: Any = None  # `filled_in` replaces it with the algorithm's default
+FROM_THE_AGENT = ("actors", "replay", "learner")  # parts that may have this value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class LearnedPolicy:
 
         Args:
           env_spec: spec of the agents that it acts for.
-          actors: the actors, as many environments for each as it has streams there.
+          actors: the actors, with the policy's streams instead of environments.
         """
         if self.replay is not None and self.learner is not None:
             return self
@@ -70,7 +70,7 @@ class LearnedPolicy:
 
 
 def check_agent(agent: Any, prefix: str = "") -> None:
-    """Raises ConfigError unless these are an algorithm's settings. Args: prefix: of the message."""
+    """Raises ConfigError unless these are an algorithm's settings. Args: see `check_kinds`."""
     if isinstance(agent, type):
         raise ConfigError(f"{prefix}agent: {agent.__name__} is a class; write {agent.__name__}()")
     if not callable(getattr(agent, "make", None)):
@@ -80,12 +80,12 @@ def check_agent(agent: Any, prefix: str = "") -> None:
 
 
 def check_kinds(parts: Any, kinds: Mapping[str, type], prefix: str = "") -> None:
-    """Raises ConfigError for a part of another kind.
+    """Raises ConfigError for a part of a wrong type.
 
     Args:
       parts: an `Experiment` or a `LearnedPolicy`.
-      kinds: of its parts, by name.
-      prefix: of the message.
+      kinds: the types of its parts, by name.
+      prefix: the beginning of the message.
     """
     for name, kind in kinds.items():
         value = getattr(parts, name)
@@ -94,7 +94,7 @@ def check_kinds(parts: Any, kinds: Mapping[str, type], prefix: str = "") -> None
 
 
 def make_tuples(parts: Any, names: Sequence[str], prefix: str = "") -> None:
-    """Makes lists among the parts tuples, which flags and run folders know; as `check_kinds`."""
+    """Turns lists, which flags and run folders have, into tuples. Args: see `check_kinds`."""
     for name in names:
         value = getattr(parts, name)
         if not isinstance(value, (list, tuple)):

@@ -13,18 +13,18 @@ from distrl.runtime.patience import Deadline
 from distrl.runtime.time_account import SAMPLE_WAIT, in_state
 
 _REPORT_S = 0.1  # between two reports of a learner
-_SHORTEST_S, _LONGEST_S = 2e-4, 4e-3  # between two looks at the tables while none has a batch
+_SHORTEST_S, _LONGEST_S = 2e-4, 4e-3  # between two checks of the tables while none has a batch
 
 
 class Turn(NamedTuple):
-    """One learner, and what it needs to run.
+    """A learner, and what it needs to run.
 
     Attributes:
-      name: of its task.
+      name: name of its task.
       learner: the learner.
       report: takes its reports; see `Actor.run`.
       acting_over: see `Learner.run`.
-      flush: returns when all reports have been heard.
+      flush: returns when all reports have been processed.
     """
 
     name: str
@@ -43,7 +43,7 @@ def run_in_turn(turns: Sequence[Turn], stop: threading.Event, timeout: float) ->
     """Makes updates until `stop` is set or no learner is left that may learn.
 
     In each round every learner whose table has a batch makes one update, in the order of `turns`;
-    none waits for another's batch. One that is done drops its batches, see `LearnerLoop`.
+    none waits for another's batch. A learner that is done drops its batches, see `LearnerLoop`.
 
     Args:
       turns: the learners.
@@ -55,7 +55,7 @@ def run_in_turn(turns: Sequence[Turn], stop: threading.Event, timeout: float) ->
 
     Raises:
       DeadlineExceeded: no table had a batch in time.
-      PeerError, Diverged: as `Learner.step`.
+      PeerError, Diverged: as in `Learner.step`.
     """
     remaining, done, used_up = list(turns), set[str](), list[str]()
     due = dict.fromkeys((turn.name for turn in turns), 0.0)
@@ -67,7 +67,7 @@ def run_in_turn(turns: Sequence[Turn], stop: threading.Event, timeout: float) ->
                 if turn.learner.is_done and turn.name not in done:
                     done.add(turn.name)
                     turn.report(turn.learner.take_report())
-                    turn.flush()  # the goal depends on hearing of it, and nothing more may follow
+                    turn.flush()  # the goal depends on this report, and there may be no later one
             active = [turn for turn in remaining if turn.name not in done]
             if not active:
                 break
@@ -89,16 +89,16 @@ def run_in_turn(turns: Sequence[Turn], stop: threading.Event, timeout: float) ->
             with in_state(SAMPLE_WAIT):
                 _wait_for_batch(active, remaining, stop, timeout)
     except Stopped:
-        pass  # the program stops, which ended a wait
+        pass  # the program stops, and so a wait ended
     for turn in turns:
         turn.report(turn.learner.take_report())
     return used_up
 
 
 def drop_batches(turns: Sequence[Turn], stop: threading.Event) -> None:
-    """Has learners that are done drop their batches until `stop`; see `LearnerLoop`.
+    """Drops the batches of learners that are done until `stop`; see `LearnerLoop`.
 
-    Returns at once if there are none.
+    Returns at once if there are no such learners.
     """
     learners = [turn.learner for turn in turns]
     dropping = [each for each in learners if each.is_done and each.drops_when_done]
@@ -116,11 +116,11 @@ def drop_batches(turns: Sequence[Turn], stop: threading.Event) -> None:
 def _wait_for_batch(
     active: Sequence[Turn], turns: Sequence[Turn], stop: threading.Event, timeout: float
 ) -> None:
-    """Returns when a table has a batch, a learner has nothing left to wait for, or at the stop.
+    """Waits until a table has a batch, a learner has nothing left to wait for, or `stop` is set.
 
     Args:
       active: the learners that are not done.
-      turns: all whose tables are looked at.
+      turns: all learners whose tables are checked.
       stop, timeout: see `run_in_turn`.
     """
     deadline, pause, began = Deadline(timeout), _SHORTEST_S, time.monotonic()

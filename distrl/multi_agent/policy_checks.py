@@ -1,4 +1,4 @@
-"""Checks of an experiment's policies together; all raise ConfigError, which says what is right."""
+"""Checks of an experiment's policies; all raise ConfigError, which says what would be right."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -104,7 +104,7 @@ def check_policies(
 def _check_acting(
     environment: Environment, policies: Mapping[str, Any], acting: Sequence[str], policy_of: Any
 ) -> None:
-    """Checks who acts."""
+    """Checks which policies act, and for whom."""
     if isinstance(environment, SeveralAgents):
         if policy_of is None:
             raise ConfigError(
@@ -129,7 +129,7 @@ def _check_acting(
 def _check_teacher(
     name: str, policy: LearnedPolicy, policies: Mapping[str, Any], acting: Sequence[str]
 ) -> None:
-    """Checks from whose steps a policy learns."""
+    """Checks which policy's steps a policy learns from."""
     if policy.learns_from is None:
         if not getattr(policy.agent, "acts", True):
             raise ConfigError(
@@ -157,7 +157,7 @@ def _check_teacher(
 
 
 def check_only_policy(agent: Any, policy_of: Any, shared: Mapping[str, Any]) -> None:
-    """Raises ConfigError if an experiment without `policies` has no agent, or parts that need them.
+    """Raises ConfigError if an experiment without `policies` has no agent, or needs policies.
 
     Args:
       agent, policy_of, shared: as in `Experiment`.
@@ -177,7 +177,7 @@ def check_only_policy(agent: Any, policy_of: Any, shared: Mapping[str, Any]) -> 
 
 
 def check_each(tasks: Mapping[str, Task], check: Callable[[Task], object]) -> None:
-    """Checks each task by itself; where there are several, the error's message names the policy.
+    """Checks each task by itself; if there are several, the error's message names the policy.
 
     Args:
       tasks: all tasks.
@@ -193,7 +193,7 @@ def check_each(tasks: Mapping[str, Task], check: Callable[[Task], object]) -> No
 
 
 def check_several(tasks: Mapping[str, Task], shared: Mapping[str, Shared], lockstep: bool) -> None:
-    """Checks what the tasks have to do with each other. Makes the agents of those that have.
+    """Checks how the tasks depend on each other. Makes the agents of those that do.
 
     Args:
       tasks: all tasks.
@@ -233,7 +233,7 @@ def check_several(tasks: Mapping[str, Task], shared: Mapping[str, Shared], locks
 
 
 def _check_evaluation(tasks: Mapping[str, Task]) -> None:
-    """Checks that somebody is evaluated if there is an evaluator, and who has such a goal."""
+    """Checks that an evaluator has policies to play, and a goal of an evaluation an evaluator."""
     evaluated = [name for name, task in tasks.items() if task.is_evaluated]
     with_evaluator = any(task.evaluator.num_evaluators for task in tasks.values())
     if with_evaluator and not evaluated:
@@ -267,7 +267,7 @@ def stores_extras(task: Task, teacher: Task | None) -> bool:
       teacher: the policy that acts; None: it is fixed.
 
     Raises:
-      ConfigError: it needs what the acting policy does not store.
+      ConfigError: it needs extras that the acting policy does not store.
     """
     agent = task.make_agent()
     if memory := recurrent_parts(agent):

@@ -1,4 +1,4 @@
-"""Which parameters tasks share, and how their gradients are combined; checked with the agents."""
+"""Settings of parameters that tasks share, and their checks against the tasks' agents."""
 
 import dataclasses
 import fnmatch
@@ -20,13 +20,13 @@ UPDATES = ("sum", "turns")
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """Parameters that several tasks share, trained by the losses of all in one learner process.
+    """Parameters that several tasks share, trained in one learner process by the losses of all.
 
     Attributes:
       tasks: names of the tasks.
-      weights: of each task's gradient in the sum; None: 1 each. For `update="sum"`.
+      weights: weight of each task's gradient in the sum; None: 1 each. For `update="sum"`.
       update: "sum": the first task's optimiser moves the parameters, whenever that task makes an
-        update, by the sum of all tasks' gradients: its own and, of each other task, the mean over
+        update, by the sum of all tasks' gradients: its own and, for each other task, the mean over
         the batches that it had since. "turns": each task's optimiser moves them with each of that
         task's updates; for any algorithm, also those that make several updates from a batch.
     """
@@ -77,7 +77,7 @@ def _components(path: Sequence[Any]) -> Iterator[str]:
 
 
 def key_in(name: str, path: str) -> str | None:
-    """Returns the path of a leaf from the shared name on; None if the name is not in it.
+    """Returns the path of a leaf from the shared name on; None if it lacks the name.
 
     Args:
       name: one part of a path or several, e.g. "torso", "policy/torso" or "conv2_d*".
@@ -95,7 +95,7 @@ def shared_leaves(name: str, task: str, params: Params) -> dict[str, str]:
     """Returns the paths of a task's shared leaves, by what they are called in all tasks.
 
     Raises:
-      ConfigError: there are none, or two would be called the same.
+      ConfigError: there are none, or two would have the same name.
     """
     leaves: dict[str, str] = {}
     for path, _ in paths(params):
@@ -117,11 +117,11 @@ def shared_leaves(name: str, task: str, params: Params) -> dict[str, str]:
 
 
 def check_shared(shared: Mapping[str, Shared], agents: Mapping[str, Agent]) -> None:
-    """Raises ConfigError if tasks cannot share what they are to share.
+    """Raises ConfigError if tasks cannot share what the settings say.
 
     Args:
-      shared: by name of the parameters.
-      agents: all learned tasks' agents, behind their transforms.
+      shared: the settings by name of the parameters.
+      agents: the agents of all learned tasks, behind their transforms.
     """
     structs: dict[str, Any] = {}
     taken: dict[tuple[str, str], str] = {}
@@ -182,7 +182,7 @@ def _algorithm(agent: Agent) -> Agent:
 
 
 def _check_delay(name: str, task: str, agent: Agent, leaves: Iterable[str]) -> None:
-    """Refuses to sum gradients for a policy that not every update changes, as TD3's.
+    """Refuses to sum gradients for a policy that some updates do not change, such as TD3's.
 
     Gradients of other tasks would be lost in the updates that leave it as it is.
     """
@@ -197,7 +197,7 @@ def _check_delay(name: str, task: str, agent: Agent, leaves: Iterable[str]) -> N
 
 
 def groups_of(shared: Mapping[str, Shared], tasks: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Returns the tasks, each with all that it shares parameters with, also through others."""
+    """Returns groups of tasks that share parameters, directly or through others."""
     groups = [{task} for task in tasks]
     for part in shared.values():
         joined = [group for group in groups if group & set(part.tasks)]

@@ -24,20 +24,20 @@ class _Leaf(NamedTuple):
     slot: Slot
     moves: bool  # whether this task's updates change it
     sums: bool  # whether gradients of other tasks are added
-    weight: float  # of this task's gradient
+    weight: float  # weight of this task's gradient
 
 
 class Sharing:
     """The shared parameters of a process, and the gradients that wait for their owners' updates.
 
-    Not thread safe but for `newest`: one thread updates all learners. Gradients that wait are not
-    saved: a program that resumes begins without.
+    Not thread safe, except for `newest`: one thread updates all learners. Waiting gradients are not
+    saved: a program that resumes begins without them.
     """
 
     def __init__(self, shared: Mapping[str, Shared], agents: Mapping[str, tuple[Agent, int]]):
         """Args:
-        shared: by name of the parameters.
-        agents: agent and seed of the initial parameters, by task, of all that share.
+        shared: the settings by name of the parameters.
+        agents: agent and seed of the initial parameters of all tasks that share, by task.
         """
         self._values: dict[Slot, Any] = {}
         self._leaves: dict[str, dict[str, _Leaf]] = {task: {} for task in agents}
@@ -63,12 +63,12 @@ class Sharing:
         return bool(self._leaves.get(task))
 
     def newest(self, task: str, params: Params) -> Params:
-        """Returns a task's parameters with the newest of those that it shares."""
+        """Returns a task's parameters with the newest values of those that it shares."""
         values, leaves = self._values, self._leaves[task]
         return _map(params, lambda path, x: values[leaves[path].slot] if path in leaves else x)
 
     def publish(self, task: str, params: Params) -> None:
-        """Takes what a task's update has made of the parameters that it may change."""
+        """Takes the new values of the shared parameters that a task's update may change."""
         leaves = self._leaves[task]
         changed = {
             leaves[path].slot: leaf
@@ -80,8 +80,8 @@ class Sharing:
     def step(self, task: str, agent: Agent) -> Callable[..., Any]:
         """Returns the task's update, to be compiled.
 
-        In the place of the parameters it takes `(parameters, others)`: the weighted gradients of
-        the other tasks by leaf. Those that are for other tasks' owners are among the logs.
+        Instead of the parameters it takes `(parameters, others)`: the weighted gradients of the
+        other tasks by leaf. Gradients for leaves that other tasks own are among its logs.
         """
         leaves = self._leaves[task]
         summed = {path: leaf for path, leaf in leaves.items() if leaf.sums}
@@ -101,7 +101,7 @@ class Sharing:
                 if leaf.moves:
                     return grad + others[leaf.slot]
                 given[leaf.slot] = grad
-                return jnp.zeros_like(grad)  # neither clipped with, nor moved by, the rest
+                return jnp.zeros_like(grad)  # so that it takes no part in clipping or in the step
 
             grads = _map(grads, combined)
             before = dict(paths(params))
@@ -126,7 +126,7 @@ class Sharing:
         return taken
 
     def give(self, task: str, gradients: Mapping[Slot, Any]) -> None:
-        """Keeps a task's gradients for their owners' next updates."""
+        """Keeps a task's gradients for the next updates of the leaves' owners."""
         for slot, gradient in gradients.items():
             of_slot = self._waiting.setdefault(slot, {})
             total, count = of_slot.get(task, (0.0, 0))
@@ -134,14 +134,14 @@ class Sharing:
 
 
 class SharingLearner(Learner):
-    """A learner some of whose parameters are other tasks' too.
+    """A learner that shares some of its parameters with other tasks.
 
-    Its parameters of a version are those that its update made, with the shared ones of that time;
-    each of its updates begins at the newest shared ones.
+    A version of its parameters is what its update made, with the shared ones of that time; each of
+    its updates begins with the newest shared ones.
     """
 
     def __init__(self, agent: Agent, *args: Any, task: str, sharing: Sharing, **kwargs: Any):
-        """Args: task: its name. sharing: what it shares. The rest as of `Learner`."""
+        """Args: task: its task's name. sharing: what it shares. Others: see `Learner`."""
         self._task, self._sharing = task, sharing
         super().__init__(agent, *args, **kwargs)
         compiled = self._devices.jit(self._check.checked(sharing.step(task, agent)))
@@ -175,6 +175,6 @@ class SharingLearner(Learner):
 
 
 def _map(tree: Any, function: Callable[[str, Any], Any]) -> Any:
-    """Returns a tree with `function(path, leaf)` in the place of each leaf; see `paths`."""
+    """Returns a tree with each leaf replaced by `function(path, leaf)`; see `paths`."""
     leaves = [function(path, leaf) for path, leaf in paths(tree)]
     return jax.tree.structure(tree).unflatten(leaves)
