@@ -1,9 +1,9 @@
-"""Nests of arrays as rows of bytes whose layout both ends know: messages without a schema.
+"""Packs nests of arrays into rows of bytes, one per stream, which can be split and joined.
 
 Messages between two nodes have the same structure each time, so names, shapes and dtypes need not
-be sent: a single `bytes` argument costs a remote call less than half of a list of arrays. A row
-holds one stream's data, so requests are joined and split as bytes, and XLA itself can unpack and
-pack rows.
+be sent: a single `bytes` argument costs a remote call less than half of a list of arrays. As a row
+holds one stream's data, requests are joined and split as bytes, and XLA itself can unpack and pack
+rows. For whole arrays that XLA takes without a copy, see `distrl.gradients.layout`.
 """
 
 import math
@@ -19,7 +19,7 @@ from distrl import specs
 from distrl.errors import SpecError
 from distrl.types import Array, Nest
 
-_MAX_FIELDS_BYTES = int(np.iinfo(np.intc).max)  # of a structured dtype of NumPy
+_MAX_FIELDS_BYTES = int(np.iinfo(np.intc).max)  # largest structured dtype of NumPy
 
 
 class Codec:
@@ -42,7 +42,7 @@ class Codec:
             for dtype, shape in zip(self._dtypes, self._shapes, strict=True)
         ]
         widest = max([dtype.itemsize for dtype in self._dtypes], default=1)
-        # Wide items first, so that each is aligned to its size.
+        # Wide items first, so that each item is aligned to its size.
         self._order = sorted(range(len(leaves)), key=lambda i: -self._dtypes[i].itemsize)
         self._offsets = [0] * len(leaves)
         end = 0
@@ -51,7 +51,7 @@ class Codec:
             end += sizes[i]
         self.row_bytes = -(-end // widest) * widest
         self._names = [f"f{i}" for i in range(len(leaves))]
-        self._rows: np.dtype[Any] | None = None  # rows are too large for it: parameters of GBs
+        self._rows: np.dtype[Any] | None = None  # None: too large rows, such as parameters of GBs
         if self.row_bytes <= _MAX_FIELDS_BYTES:
             self._rows = np.dtype(
                 {
@@ -88,7 +88,7 @@ class Codec:
     def _large_columns(
         self, data: bytes | npt.NDArray[Any], n: int, offset: int = 0
     ) -> list[npt.NDArray[Any]]:
-        """As `columns`, leaf by leaf, which takes longer than the fields of a structured dtype."""
+        """Like `columns`, but leaf by leaf: slower than the fields of a structured dtype."""
         rows = np.frombuffer(data, np.uint8, n * self.row_bytes, offset).reshape(n, self.row_bytes)
         columns = []
         for dtype, shape, start in zip(self._dtypes, self._shapes, self._offsets, strict=True):
@@ -104,7 +104,7 @@ class Codec:
         """Returns the nest in `data` from `offset` on, as views `[n, *shape]` of its memory.
 
         Args:
-          data: rows; as an array one-dimensional uint8.
+          data: rows; if an array, one-dimensional and uint8.
           n: number of rows.
           offset: bytes to skip.
 

@@ -1,4 +1,4 @@
-"""Compiled functions on disk, so that the next run, and every process of a run, finds them."""
+"""Keeps compiled functions on disk, for the next run and for all processes of a run."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ VARIABLE = "DISTRL_COMPILATION_CACHE"
 """Environment variable: another folder, or `off`."""
 _MAX_BYTES = 1 << 30
 _OFF = ("off", "0", "false", "no")
-# JAX's settings, unless the user has set them: it would keep only what took a second to compile.
+# JAX's settings, unless the user sets them: by default it keeps only what took a second to compile.
 _SETTINGS = {
     "persistent_cache_min_compile_time_secs": 0,
     "persistent_cache_min_entry_size_bytes": -1,
@@ -25,16 +25,16 @@ _SETTINGS = {
 
 
 def use_compilation_cache() -> None:
-    """Imports JAX and has it keep what it compiles in the user's cache folder.
+    """Imports JAX and makes it keep what it compiles in the user's cache folder.
 
     `JAX_COMPILATION_CACHE_DIR` names another folder, and `DISTRL_COMPILATION_CACHE` too, or `off`.
     Processes may share a folder: entries appear as a whole. Where the folder cannot be used, or
-    others may write to it, there is no cache: who can write to it can run code here.
+    others may write to it, there is no cache: whoever can write to it can run code here.
     """
     import_jax()
     import jax
 
-    config: Any = jax.config  # whose settings are not declared
+    config: Any = jax.config  # its settings are not declared
     _write_entries_as_a_whole()
     if config.jax_compilation_cache_dir is not None:
         return
@@ -50,10 +50,10 @@ def use_compilation_cache() -> None:
 
 
 def share_by_threads(count: str) -> None:
-    """Has this process share entries only with those that compute in as many threads on the CPU.
+    """Makes this process share entries only with those that use as many threads on the CPU.
 
     XLA divides loops among the threads of the process that compiles them. Elsewhere such an entry
-    would be right but slow: in one thread of two, an update of TD3 takes 5 ms in the place of 3.
+    would be right but slow: in one thread of two, an update of TD3 takes 5 ms instead of 3.
 
     Args:
       count: threads of JAX's client for the CPU.
@@ -73,7 +73,7 @@ def _folder() -> Path | None:
         folder = top.absolute() / _machine()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         info = folder.stat()
-    except (OSError, ConfigError):  # a file system to read only; no home
+    except (OSError, ConfigError):  # a read-only file system, or no home
         return None
     if info.st_uid != os.getuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return None
@@ -81,7 +81,7 @@ def _folder() -> Path | None:
 
 
 def _machine(cpus: Path = Path("/proc/cpuinfo")) -> str:
-    """Returns a name for machines that run each other's code: a home may be on several kinds."""
+    """Returns a name for machines that can run each other's code: others may share the home."""
     import jaxlib
 
     lines = {f"jaxlib {jaxlib.__version__}", platform.machine()}
@@ -92,7 +92,7 @@ def _machine(cpus: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def prune(folder: Path, max_bytes: int) -> None:
-    """Removes the oldest files of a folder, until it has at most so many bytes."""
+    """Removes the oldest files of a folder, until it has at most `max_bytes` bytes."""
     files = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -109,7 +109,7 @@ def prune(folder: Path, max_bytes: int) -> None:
 
 
 def _write_entries_as_a_whole() -> None:
-    """Has JAX (0.5.3) replace files: it writes them in place, where another may read a part.
+    """Makes JAX (0.5.3) replace files: it writes them in place, where others may read a part.
 
     A damaged entry, which JAX warns of and compiles again, is replaced as well.
     """
@@ -121,7 +121,7 @@ def _write_entries_as_a_whole() -> None:
         return
 
     def put_whole(self: Any, key: str, value: bytes) -> None:
-        if self.eviction_enabled or "://" in str(self.path):  # it has a lock, or is no local folder
+        if self.eviction_enabled or "://" in str(self.path):  # it has a lock, or is not local
             in_place(self, key, value)
         else:
             write_private(Path(self.path) / f"{key}-cache", value)

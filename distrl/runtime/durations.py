@@ -1,4 +1,4 @@
-"""Seconds that a user sets: which ones can work, and the most that one wait may have."""
+"""Checks of settings that are seconds, and the longest single wait."""
 
 import math
 import numbers
@@ -7,20 +7,20 @@ from typing import Any
 from distrl.errors import ConfigError
 
 LONGEST_WAIT_S = 2e6
-"""Seconds of one wait at most, 23 days. `poll` and Courier take milliseconds as a C int, Python's
+"""Most seconds of a single wait, 23 days. `poll` and Courier take milliseconds as a C int, Python's
 locks 292 years, and gRPC fails at once where a deadline is later than it can represent."""
 
 
 def check_duration(
     name: str, value: Any, *, zero: bool = False, none: str = "", infinite: bool = True
 ) -> None:
-    """Refuses a setting that is no duration.
+    """Refuses a setting that is not a duration.
 
     Args:
-      name: of the setting, for the message.
+      name: name of the setting, for the message.
       value: the setting.
       zero: whether it may be 0.
-      none: what the message says of None, such as "or None"; "": it may not be None.
+      none: what the message says about None, such as "or None"; "": it may not be None.
       infinite: whether it may be infinite.
 
     Raises:
@@ -38,7 +38,7 @@ def check_duration(
 
 
 def _as_float(value: Any) -> float:
-    """Returns a number as float; NaN: it is no number, or beyond the range of floats."""
+    """Returns a number as float; NaN if it is not a number, or beyond the range of floats."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return math.nan
     try:

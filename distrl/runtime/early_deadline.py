@@ -1,7 +1,7 @@
 """Deadlines that pass early because the machine's clock was set forward.
 
 gRPC's deadlines are times of day: when the clock jumps, those of all calls in flight pass at once.
-So do those of the calls that follow, for up to some seconds: Courier reckons them by a copy of the
+So do those of the following calls, for up to some seconds: Courier computes them from a copy of the
 clock that it corrects only then.
 """
 
@@ -11,12 +11,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PAUSE_S = 0.05  # before a call is made again
-_EARLY = 0.9  # share of its deadline that a call must have had
+PAUSE_S = 0.05  # before a call is repeated
+_EARLY = 0.9  # share of its deadline after which a call has not failed early
 
 
 def passed_early(error: BaseException, began: float, timeout: float | None) -> bool:
-    """Returns whether a call failed by its deadline, though not so much time has passed.
+    """Returns whether a call failed because of its deadline before that much time had passed.
 
     Args:
       error: what the call raised: an error of Courier or of Reverb.
@@ -29,7 +29,7 @@ def passed_early(error: BaseException, began: float, timeout: float | None) -> b
 
 
 def is_deadline(error: BaseException) -> bool:
-    """Returns whether a call failed by its deadline. Args: error: what it raised."""
+    """Returns whether a call failed because of its deadline. Args: error: what it raised."""
     if hasattr(error, "code") and not callable(error.code):  # None: the other node raised it
         return getattr(error.code, "name", "") == "DEADLINE_EXCEEDED"
     text = f"{type(error).__name__} {error}"[:100].lower().replace(" ", "")
@@ -37,7 +37,7 @@ def is_deadline(error: BaseException) -> bool:
 
 
 def call_again_if_early(call: Callable[[], T], timeout: float | None) -> T:
-    """Returns what `call` returns; calls it again while its deadline passes early.
+    """Returns what `call` returns; repeats it while its deadline passes early.
 
     Args:
       call: a call that may be made several times.

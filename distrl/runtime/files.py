@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 TASKS = "tasks"
-"""In a run folder, the folder of the tasks' folders if there are several tasks."""
+"""The folder in a run folder that has the tasks' folders, if there are several tasks."""
 
-LOCK_S = 5.0  # for another process to change a file, which takes milliseconds
+LOCK_S = 5.0  # to wait for another process's change of a file, which takes milliseconds
 _LOCKS = Path("/proc/locks")
 _POLL_S = 0.01  # between two attempts to lock it
 
@@ -24,7 +24,7 @@ _POLL_S = 0.01  # between two attempts to lock it
 def sync(path: Path) -> None:
     """Waits until a file, or the names in a folder, are on disk.
 
-    Some file systems, as those of shared folders of virtual machines, cannot wait for a folder.
+    Some file systems, such as shared folders of virtual machines, cannot wait for a folder.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -46,7 +46,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def owner(path: Path) -> str:
-    """Returns the name of a file's owner, or "user 1001" where that has none."""
+    """Returns the name of a file's owner, or "user 1001" for an owner without a name."""
     try:
         return path.owner()
     except KeyError:
@@ -54,20 +54,20 @@ def owner(path: Path) -> str:
 
 
 def as_utf8(text: str) -> str:
-    """Returns a text in which names of files are as UTF-8 has them, whatever the locale.
+    """Returns a text in which file names are valid UTF-8, whatever the locale.
 
-    Python reads the bytes of a name that the locale's encoding lacks as lone surrogates, which
-    neither a file of text nor a figure takes. What is no UTF-8 becomes U+FFFD.
+    Python reads bytes of a name that the locale's encoding lacks as lone surrogates, which neither
+    text files nor figures accept. Bytes that are not UTF-8 become U+FFFD.
     """
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 @contextlib.contextmanager
 def replacing(path: Path, part: Path) -> Iterator[None]:
-    """Replaces a file by `part`, which is written in the block; after an error `part` is gone.
+    """Replaces a file with `part`, which the block writes; after an error `part` is removed.
 
     Args:
-      path: the file, which keeps what it had if the block fails.
+      path: the file, which stays as it was if the block fails.
       part: a file beside it.
     """
     try:
@@ -80,14 +80,14 @@ def replacing(path: Path, part: Path) -> Iterator[None]:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replaces a file, or a symbolic link, by one that only this user can read. Raises OSError."""
+    """Replaces a file, or a link, with a file that only this user can read. Raises OSError."""
     descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     with replacing(path, Path(part)), os.fdopen(descriptor, "wb") as file:
         file.write(data)
 
 
 def write_json(path: Path, data: Any, durable: bool = True) -> None:
-    """Replaces a file by `data`. Only one thread of a process at a time may write a path.
+    """Replaces a file with `data`. Only one thread of a process at a time may write a path.
 
     Args:
       path: the file.
@@ -139,7 +139,7 @@ def update_json(
     Args:
       path: the file, which need not exist.
       change: changes its argument in place. It must be quick.
-      begin: returns the dictionary where the file is missing or damaged.
+      begin: returns the dictionary if the file is missing or damaged.
       is_intact: see `read_dict`.
 
     Returns:
@@ -163,7 +163,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
 
     Args:
       path: the file.
-      seconds: how long to wait for another that has it locked.
+      seconds: how long to wait while another process or thread has it locked.
 
     Raises:
       OSError: the folder cannot be opened; a TimeoutError that names the holder if it is still
@@ -193,7 +193,7 @@ def _describe_holder(descriptor: int) -> str:
     status = os.fstat(descriptor)
     inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for line in _LOCKS.read_text().splitlines():
-        fields = line.split()  # "1:", perhaps "->" before one that waits, "FLOCK", ...
+        fields = line.split()  # "1:", perhaps "->" for one that waits, "FLOCK", ...
         if fields[1] == "FLOCK" and fields[5] == inode and int(fields[4]) > 0:
             pid = fields[4]
             return f"process {pid}: resume it if it is stopped (kill -CONT {pid}), or end it"

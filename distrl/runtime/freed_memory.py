@@ -1,4 +1,4 @@
-"""Keeps the memory that large buffers leave, for the next ones."""
+"""Keeps the memory of large buffers that are freed, for the next ones."""
 
 import os
 
@@ -11,11 +11,11 @@ _USERS_OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLE
 
 
 def keep_freed_memory() -> None:
-    """Makes this process's main thread use freed memory again in the place of returning it.
+    """Makes this process's main thread reuse freed memory instead of returning it.
 
-    JAX allocates the temporary arrays of a computation at each call. What is larger than 32 MB
-    glibc gets from the kernel, and gives back after the call: each page is then filled with zeros
-    at each call's first touch, which was a fifth of an update of PPO on 256 frames. Buffers of more
+    JAX allocates the temporary arrays of a computation at each call. Those above 32 MB glibc gets
+    from the kernel, and gives back after the call: then the kernel clears each page again at the
+    next call's first touch, which took a fifth of an update of PPO on 256 frames. Buffers of more
     than 1 GiB are still returned. Does nothing without glibc, or where the user has set glibc's
     limits.
     """

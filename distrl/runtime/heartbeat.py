@@ -37,7 +37,7 @@ class Heartbeat:
         self._values[_WORKING] = 1
 
     def wait(self) -> None:
-        """Records that the node waits for others; that wait has its own deadline."""
+        """Records that the node waits for others; such a wait has its own deadline."""
         self._values[_SINCE] = time.monotonic_ns()
         self._values[_WORKING] = 0
 
@@ -56,7 +56,7 @@ class Heartbeat:
 
     @property
     def made_file(self) -> bool:
-        """Whether the node has made the file that it shares, in any of its lives here."""
+        """Whether the node has made the file that it shares, in any life in this program."""
         return bool(self._values[_MADE])
 
     @made_file.setter
@@ -82,14 +82,14 @@ class Heartbeat:
         """Records that the node has ended.
 
         Args:
-          comes_back: it will be restarted.
-          host_lost: but not before its host is back.
+          comes_back: whether it will be restarted.
+          host_lost: whether its host must come back first.
         """
         self._values[_ENDED] = self._values[_LIFE] + 1
         self._values[_STATUS] = GONE if not comes_back else LOST if host_lost else DOWN
 
     def mirror_acted(self, steps: int) -> None:
-        """Takes over steps that another table has of this node; it may know of more, or of less."""
+        """Takes the node's steps from another table, if it knows of more."""
         self._values[_ACTED] = max(steps, self._values[_ACTED])
 
     def mirror_activity(self, working: bool, since: float, silent: float | None) -> None:
@@ -106,7 +106,7 @@ class Heartbeat:
         self._values[_BEAT] = 0 if silent is None else now - int(silent * 1e9)
 
     def mirror_status(self, status: int, life: int, acted: int = 0) -> None:
-        """Copies what the launcher has of a node on another host. Args: see the properties."""
+        """Copies what the launcher knows of a node on another host. Args: see the properties."""
         self._values[_LIFE] = life
         self.mirror_acted(acted)
         if status in (DOWN, GONE, LOST):
@@ -137,7 +137,7 @@ class Heartbeat:
 
     @property
     def activity_known(self) -> bool:
-        """False for a node on another host, of which only status and life are known here."""
+        """False for a node on another host, if only its status and life are known here."""
         return self._values[_SINCE] != 0
 
     @property

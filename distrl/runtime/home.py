@@ -1,4 +1,4 @@
-"""The user's home folder, which is not known without HOME and an entry in /etc/passwd."""
+"""The user's home folder, which is unknown without HOME or an entry in /etc/passwd."""
 
 import os
 from pathlib import Path
@@ -7,11 +7,11 @@ from distrl.errors import ConfigError
 
 
 def expanded(path: str | os.PathLike[str], name: str) -> str:
-    """Returns a path with the home folder in the place of ~ or ~USER at its beginning.
+    """Returns a path with ~ or ~USER at its beginning replaced with the home folder.
 
     Args:
-      path: as a user has given it.
-      name: what it is for, for messages: "--run_dir".
+      path: the path, as a user has given it.
+      name: name of the setting, for messages: "--run_dir".
 
     Raises:
       ConfigError: the home folder is not known.

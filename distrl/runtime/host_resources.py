@@ -1,4 +1,4 @@
-"""The cores and the memory that this process may use, in a container less than the machine's."""
+"""The cores and the memory that this process may use; in a container, less than the machine's."""
 
 import contextlib
 import math
@@ -20,7 +20,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def spread(number: int, cores: int) -> int:
-    """Maps numbers to cores below `cores`: all in turn, each far from the one before.
+    """Maps numbers to cores below `cores`: all of them in turn, each far from the previous one.
 
     Neighbours, or cores half of them apart, may be two threads of one core.
     """
@@ -51,7 +51,7 @@ def keep_to_one_core(number: int) -> int:
     """
     cores = sorted(os.sched_getaffinity(0))
     core = cores[spread(number, len(cores))]
-    os.sched_setaffinity(0, {core})  # first: what this thread starts now is kept as well
+    os.sched_setaffinity(0, {core})  # first, so that new threads inherit it
     for thread in os.listdir("/proc/self/task"):
         keep_to_cores(int(thread), {core})
     return core
@@ -59,11 +59,11 @@ def keep_to_one_core(number: int) -> int:
 
 @contextlib.contextmanager
 def on_one_core() -> Iterator[None]:
-    """Keeps the threads that this process has to one core, as long as the context lasts."""
+    """Keeps this process's present threads to one core while the context lasts."""
     before = {}
     core = min(os.sched_getaffinity(0))
     for name in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # it has ended
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended
             before[int(name)] = os.sched_getaffinity(int(name))
         keep_to_cores(int(name), {core})
     try:
@@ -74,9 +74,9 @@ def on_one_core() -> Iterator[None]:
 
 
 def idle_seconds(cores: set[int], root: Path = Path("/")) -> float | None:
-    """Returns how long these cores have been idle since the machine started, added up.
+    """Returns how long these cores have been idle in total since the machine started.
 
-    None: it does not say, or this process may not keep all of them busy.
+    None: it is not known, or this process may not keep all of them busy.
 
     Args:
       cores: their numbers.
@@ -86,7 +86,7 @@ def idle_seconds(cores: set[int], root: Path = Path("/")) -> float | None:
     times = {fields[0]: fields for fields in lines if fields}
     if _quota(root) < len(cores) or not all(f"cpu{core}" in times for core in cores):
         return None
-    ticks = sum(int(times[f"cpu{c}"][i]) for c in cores for i in (4, 5))  # idle, and for disks
+    ticks = sum(int(times[f"cpu{c}"][i]) for c in cores for i in (4, 5))  # idle, and iowait
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -106,10 +106,10 @@ def memory_limit(root: Path = Path("/")) -> int:
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Returns how many bytes of memory this process, or one that it starts, may still take.
+    """Returns how many bytes of memory this process, or one that it starts, may still use.
 
-    What the machine has available, or what the limits of its cgroup and of those above it leave
-    where that is less. What caches files counts as free.
+    The memory that the machine has available, or that the limits of its cgroup and of those above
+    it leave, if less. Memory that caches files counts as free.
 
     Args:
       root: the folder that contains `proc` and `sys`.
@@ -118,7 +118,7 @@ def free_memory(root: Path = Path("/")) -> int:
     for group in _cgroups(root, "memory"):
         used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
         if used:
-            # v1 adds those of the groups below under another name, and has `inactive_file`, too.
+            # v1 has the sum over the groups below under another name, besides `inactive_file`.
             stat = _named(_read(group / "memory.stat"))
             cached = stat.get("total_inactive_file", stat.get("inactive_file", 0))
             free = min(free, _memory_max(group) - int(used) + cached)
@@ -126,7 +126,7 @@ def free_memory(root: Path = Path("/")) -> int:
 
 
 def free_tasks(root: Path = Path("/")) -> float:
-    """Returns how many more processes and threads the cgroups allow; infinite if none limits them.
+    """Returns how many more processes and threads the cgroups allow; infinite without a limit.
 
     Args:
       root: the folder that contains `proc` and `sys`.
@@ -134,7 +134,7 @@ def free_tasks(root: Path = Path("/")) -> float:
     free = math.inf
     for group in _cgroups(root, "pids"):
         limit = _read(group / "pids.max").strip()
-        if limit.isdecimal():  # otherwise "max", or there is no such file
+        if limit.isdecimal():  # otherwise it is "max", or there is no such file
             free = min(free, int(limit) - int(_read(group / "pids.current") or 0))
     return max(0, free)
 
@@ -142,7 +142,7 @@ def free_tasks(root: Path = Path("/")) -> float:
 def oom_kills(root: Path = Path("/")) -> int:
     """Returns how many processes the kernel has killed so far because it was out of memory.
 
-    Those of this process's cgroup, or of the machine where cgroups do not count them.
+    Counts this process's cgroup, or the machine if cgroups do not count.
 
     Args:
       root: the folder that contains `proc` and `sys`.
@@ -155,10 +155,10 @@ def oom_kills(root: Path = Path("/")) -> int:
 
 
 def killed_by(name: str, kills_before: int) -> str:
-    """Returns how a process ended that a signal has ended, for "actor/0 ...".
+    """Returns the end of a message about a process that a signal has ended: "actor/0 ...".
 
     Args:
-      name: the signal's.
+      name: the signal's name.
       kills_before: `oom_kills()` before the process began.
     """
     if name == "SIGKILL" and oom_kills() > kills_before:
@@ -167,13 +167,13 @@ def killed_by(name: str, kills_before: int) -> str:
 
 
 def raise_oom_score(by: int, process: Path = Path("/proc/self")) -> None:
-    """Has the kernel kill this process, and those that it will start, before its parent.
+    """Makes the kernel kill this process, and those that it will start, before its parent.
 
     Where memory runs out, the kernel kills the process with the highest score: its share of the
-    memory in thousandths, and this adjustment. To raise it takes no privilege.
+    memory in thousandths, plus this adjustment. Raising it takes no privilege.
 
     Args:
-      by: thousandths, added to those that the process has inherited.
+      by: thousandths to add to those that the process has inherited.
       process: the process's folder in `/proc`.
     """
     path = process / "oom_score_adj"
@@ -198,7 +198,7 @@ def _meminfo(name: str, root: Path) -> float:
 def _memory_max(group: Path) -> float:
     """Returns the limit of one cgroup's folder, which may not exist; infinite if there is none."""
     text = (_read(group / "memory.max") or _read(group / "memory.limit_in_bytes")).strip()
-    return int(text) if text.isdecimal() else math.inf  # v1's "none" is about 2^63
+    return int(text) if text.isdecimal() else math.inf  # without a limit v1 has about 2^63
 
 
 def _quota(root: Path) -> float:
@@ -207,11 +207,11 @@ def _quota(root: Path) -> float:
 
 
 def _cgroups(root: Path, controller: str = "") -> Iterator[Path]:
-    """Yields the folders of this process's cgroups that may exist, each after those above it.
+    """Yields the folders of this process's cgroups, which may not exist, each after those above it.
 
     Args:
       root: the folder that contains `proc` and `sys`.
-      controller: of cgroup v1, whose groups are included; "": only v2.
+      controller: a controller of cgroup v1, whose groups are included; "": only v2.
     """
     mounted = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():

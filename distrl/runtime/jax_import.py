@@ -21,7 +21,7 @@ def import_jax() -> None:
 
 
 def set_environment(variables: Mapping[str, str]) -> None:
-    """Sets environment variables of this process before JAX makes its devices."""
+    """Sets environment variables of this process, before JAX makes its devices."""
     os.environ.update(variables)
     if "jax" in sys.modules and variables.get("JAX_PLATFORMS"):  # it has read them already
         sys.modules["jax"].config.update("jax_platforms", variables["JAX_PLATFORMS"])

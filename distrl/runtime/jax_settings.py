@@ -17,14 +17,14 @@ _SETTINGS = {
 
 
 def use_own_settings() -> None:
-    """Sets them for this process, whose only use of JAX is distrl's."""
+    """Applies the settings to this process, in which only distrl uses JAX."""
     for name, value in _SETTINGS.items():
         if not _is_own(name):
             jax.config.update(name, value)
 
 
 def own_settings() -> contextlib.AbstractContextManager[object]:
-    """Returns a context with the settings, for calls from the user's own code."""
+    """Returns a context with the settings, for calls from the user's code."""
     if all(map(_is_own, _SETTINGS)):  # entering a context takes 20 us, a look 1 us
         return contextlib.nullcontext()
     stack = contextlib.ExitStack()

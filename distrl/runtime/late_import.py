@@ -1,4 +1,4 @@
-"""Modules that others import and hardly use: imported at their first use."""
+"""Imports modules that others import but hardly use only at their first use."""
 
 import contextlib
 import importlib
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class LateModule(ModuleType):
-    """Stands for a module, and imports it when an attribute is asked for."""
+    """Stands for a module, and imports it at the first access to an attribute."""
 
     def __init__(self, name: str, known: Mapping[str, Any] = MappingProxyType({})):
         """Args:
-        name: the module's.
+        name: the module's name.
         known: attributes for which it need not be imported.
         """
         super().__init__(name)
@@ -31,10 +31,10 @@ class LateModule(ModuleType):
 
 @contextlib.contextmanager
 def imported_late(name: str, **known: Any) -> Iterator[None]:
-    """Gives code that imports a module a `LateModule`, unless the module is imported already.
+    """Makes the block import a `LateModule` instead of a module that is not imported yet.
 
     Args:
-      name: the module's.
+      name: the module's name.
       **known: see `LateModule`.
     """
     if name in sys.modules:
@@ -50,7 +50,7 @@ def imported_late(name: str, **known: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without(name: str) -> Iterator[None]:
-    """Makes a module's import fail, for code that imports it where it exists and does without it.
+    """Makes a module's import fail in the block, for code that can do without it.
 
     A module that is imported already stays.
     """

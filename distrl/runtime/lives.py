@@ -11,12 +11,12 @@ from typing import Any
 from distrl.runtime.files import TASKS, read_dict, update_json
 
 _FILE = "lives.json"
-_LOST = "lives.json.lost-{}"  # what was left of it, each time that it was damaged or missing
-# Each has the lives at its time.
+_LOST = "lives.json.lost-{}"  # the remains, for each time that it was damaged or missing
+# Each manifest has the lives at its time.
 _MANIFESTS = ("checkpoints/*/manifest.json", f"{TASKS}/*/checkpoints/*/manifest.json")
-_OTHERS = "*"  # in the file: lives of every node that has no entry
-# Lives. Actors' streams have a life's lowest 16 bits: the first ones after a loss are far from 0,
-# and from those after another loss.
+_OTHERS = "*"  # key in the file: lives of every node without an entry
+# Lives that are skipped after a loss. Actors' streams have a life's lowest 16 bits: those of the
+# first lives after a loss are far from 0, and from those after another loss.
 _SKIPPED = (1 << 20) + 40_503
 
 
@@ -25,8 +25,8 @@ def next_life(
 ) -> int:
     """Returns the life that a node begins: how often it was started in this run folder before.
 
-    It is written to disk before it is returned: whatever dies, no life is given twice. If the file
-    is damaged, or missing in a run that has checkpoints, the number of lives is not known any more,
+    It is written to disk before it is returned: whatever dies, no life is used twice. If the file
+    is damaged, or missing in a run that has checkpoints, the number of lives is no longer known,
     and a million are skipped.
 
     Args:
@@ -34,7 +34,7 @@ def next_life(
       node: the node's name, e.g. "actor/0".
       others: more nodes that begin the same life, which is then new to all of them: one process
         may have the parts of several nodes.
-      say: shows a line to the user.
+      say: prints a line.
 
     Raises:
       OSError: the file cannot be read or written; no life has begun.
@@ -51,7 +51,7 @@ def next_life(
 
 
 def lives(run_dir: Path | str) -> dict[str, int]:
-    """Returns how often each node was started so far, by name; nothing if that is not known."""
+    """Returns how often each node was started so far, by name; {} if that is not known."""
     known = read_dict(Path(run_dir) / _FILE, _is_intact) or {}
     return {name: life for name, life in known.items() if name != _OTHERS}
 

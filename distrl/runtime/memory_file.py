@@ -1,4 +1,4 @@
-"""Files in memory, which have a descriptor and no name."""
+"""Files in memory, which have a descriptor but no name."""
 
 import ctypes
 import os
@@ -15,10 +15,10 @@ def memory_file(name: str) -> int:
     `os.memfd_create`: here they ask the kernel.
 
     Args:
-      name: what `/proc/PID/fd` shows; files may have the same.
+      name: name that `/proc/PID/fd` shows; several files may have the same.
 
     Raises:
-      OSError: there cannot be another file.
+      OSError: no further file can be made.
     """
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from distrl.errors import SpecError
 
-DEPTH = 32  # of collections in each other
-_MAX_DIGITS_BYTES = 1024  # of an integer
+DEPTH = 32  # of nested collections
+_MAX_DIGITS_BYTES = 1024  # size of an integer
 _MAX_DIMENSIONS = 32
 _SIZE = struct.Struct("<Q")
 _FLOAT = struct.Struct("<d")
@@ -25,7 +25,7 @@ _INT64 = struct.Struct("<q")
 _KIND_AND_SIZE = struct.Struct("<cQ")
 _KIND_AND_FLOAT = struct.Struct("<cd")
 _KIND_AND_INT64 = struct.Struct("<cq")
-_KINDS = "?biufc"  # of NumPy's types: booleans and numbers
+_KINDS = "?biufc"  # kinds of NumPy's types: booleans and numbers
 _OTHER_TYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 _TYPES = {
     np.dtype(kind).newbyteorder("<").str: np.dtype(kind).newbyteorder("<")
@@ -36,7 +36,7 @@ _Add = Callable[[bytes | memoryview], None]
 
 
 class MessageError(SpecError):
-    """Bytes that are no message, or a value that no message can have."""
+    """Bytes that are not a message, or a value that no message can contain."""
 
 
 def encode(value: Any) -> bytes:
@@ -54,11 +54,11 @@ def decode(data: bytes) -> Any:
     """Returns the value of a message. Arrays are read-only views of `data`.
 
     Raises:
-      MessageError: it is no message.
+      MessageError: the bytes are not a message.
     """
     try:
         value, end = _read(data, 0, 0)
-    except (IndexError, struct.error):  # of a kind or a number beyond the end
+    except (IndexError, struct.error):  # a kind or a number beyond the end
         raise _early() from None
     if end != len(data):
         raise MessageError(f"a message has {len(data) - end} bytes too many")
@@ -69,7 +69,7 @@ def _early() -> MessageError:
     return MessageError("a message ends early")
 
 
-# Writers append what a value is in a message; `depth` counts the collections that it is in.
+# Writers append a value's bytes; `depth` counts the collections that it is in.
 
 
 def _encode(value: Any, add: _Add, depth: int) -> None:
@@ -123,7 +123,7 @@ def _write_bytes(value: bytes | bytearray | memoryview, add: _Add, depth: int) -
 def _write_sequence(value: tuple[Any, ...] | list[Any], add: _Add, depth: int) -> None:
     add(_KIND_AND_SIZE.pack(b"t" if isinstance(value, tuple) else b"l", len(value)))
     depth = _inside(depth, len(value))
-    for part in value:  # as `_encode`, without a call more
+    for part in value:  # like `_encode`, without another call
         write = _WRITERS.get(type(part)) or _writer(part)
         write(part, add, depth)
 
@@ -169,13 +169,13 @@ _WRITERS: dict[type, Callable[[Any, _Add, int], None]] = {
 
 
 def _inside(depth: int, parts: int) -> int:
-    """Returns the depth of what is in a collection of `parts` at this depth."""
+    """Returns the depth of the parts of a collection at this depth."""
     if depth == DEPTH and parts:
         raise MessageError(f"a message has collections in each other, more than {DEPTH}")
     return depth + 1
 
 
-# Readers return the value whose bytes, after its kind, begin at `at`, and where they end.
+# Readers return the value whose bytes, after its kind, begin at `at`, and their end.
 
 
 def _read(data: bytes, at: int, depth: int) -> tuple[Any, int]:
@@ -189,7 +189,7 @@ def _no_reader(data: bytes, at: int) -> NoReturn:
 
 
 def _end(data: bytes, at: int) -> tuple[int, int]:
-    """Returns where what follows its size, which is at `at`, begins and ends."""
+    """Returns the start and end of the bytes that follow their size, which is at `at`."""
     start = at + _SIZE.size
     end = start + _SIZE.unpack_from(data, at)[0]
     if end > len(data):
@@ -238,9 +238,9 @@ def _read_bytes(data: bytes, at: int, depth: int) -> tuple[bytes, int]:
 
 
 def _read_list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
-    at, end = _end(data, at)  # each part has a byte at least
+    at, end = _end(data, at)  # each part has at least one byte
     parts, depth = [], _inside(depth, end - at)
-    for _ in range(end - at):  # as `_read`, without a call more
+    for _ in range(end - at):  # like `_read`, without another call
         read = _READERS.get(data[at]) or _no_reader(data, at)
         part, at = read(data, at + 1, depth)
         parts.append(part)

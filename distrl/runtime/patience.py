@@ -1,23 +1,23 @@
-"""Waits for the work of others, which fail when nobody works any more, however long that takes."""
+"""Limits of waits for other nodes' work: they fail once no node works, however long that takes."""
 
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 FIRST_LINE_S = 30.0
-"""Seconds after which a wait is told for the first time; then at twice the time, and so on."""
+"""Seconds after which a wait is first reported; then at each doubling."""
 
 
 class Workers(Protocol):
-    """Those whose work a wait needs."""
+    """The nodes whose work a wait needs."""
 
     def signs(self) -> object:
-        """Returns a value that differs whenever one of them has got on."""
+        """Returns a value that changes whenever one of them makes progress."""
 
     def busy(self) -> bool:
         """Returns whether one of them works, or is being restarted.
 
-        Somebody else must end those that hang: the launcher's watchdog.
+        Nodes that hang are ended by the launcher's watchdog.
         """
 
     def present(self) -> bool:
@@ -28,13 +28,13 @@ class Workers(Protocol):
 
 
 class Patience(float):
-    """A limit in seconds for a wait, counted from the last sign that the wait can end.
+    """A limit in seconds for a wait, counted from the last sign of progress.
 
-    As a number it is the limit, for code that only knows plain ones.
+    As a number it is the limit, for code that only knows plain limits.
 
     Attributes:
-      workers: those whose work the wait needs.
-      tell: takes a line from time to time.
+      workers: the nodes whose work the wait needs.
+      tell: prints a line about the wait.
     """
 
     workers: Workers
@@ -105,17 +105,17 @@ class Deadline:
         return self._last_sign + self._limit - self._clock()
 
     def line_due(self) -> bool:
-        """Returns whether the wait is to be told now."""
+        """Returns whether the wait is to be reported now."""
         if self.waited() < self._next_line:
             return False
         self._next_line *= 2.0
         return True
 
     def tell(self, wait: str) -> bool:
-        """Tells a wait; returns False if that is left to the caller.
+        """Reports the wait; returns False if that is left to the caller.
 
         Args:
-          wait: describes it.
+          wait: what waits for what.
         """
         if self._patience is None:
             return False
@@ -133,7 +133,7 @@ class Deadline:
 
 
 def may_end(limit: float | None) -> bool:
-    """Returns whether those whose work a wait with this limit needs are known to be present."""
+    """Returns whether a wait's `Workers`, if its limit has them, include one that is present."""
     if isinstance(limit, Unless):
         limit = limit.limit
     return isinstance(limit, Patience) and limit.workers.present()

@@ -1,31 +1,31 @@
-"""The end of a process without exit handlers, and what a process tells the one that guards it."""
+"""Ends a process without exit handlers, and sends facts to the process that guards it."""
 
 import json
 import os
 import sys
 from typing import Any, NoReturn
 
-_guard: list[int] = []  # once guarded: this process's id, and the file for its guard
+_guard: list[int] = []  # if guarded: this process's id, and the file to its guard
 
 
 def announce_to(descriptor: int) -> None:
-    """Has `announce` write to a file, in this process and not in its forks."""
+    """Makes `announce` write to a file, in this process but not in its forks."""
     _guard[:] = [os.getpid(), descriptor]
 
 
 def announce(**facts: Any) -> None:
-    """Tells this process's guard plain data, if it has one.
+    """Sends plain data to this process's guard, if it has one.
 
     Args:
-      **facts: `code`, the true exit status; `reason`, why it ends; `unsaid`, whether it is the
-        guard's part to print that; `run_dir` and `saved_before`, of its run.
+      **facts: `code`, the true exit status; `reason`, why it ends; `unsaid`, whether the guard
+        is to print that; `run_dir` and `saved_before`, about its run.
     """
     if _guard and _guard[0] == os.getpid():
         os.write(_guard[1], json.dumps(facts).encode() + b"\n")
 
 
 def command_pid() -> int:
-    """Returns the id of the process that the user has started, and may signal: a guard, or this."""
+    """Returns the id of the process that the user has started and may signal: a guard, or this."""
     return os.getppid() if _guard and _guard[0] == os.getpid() else os.getpid()
 
 

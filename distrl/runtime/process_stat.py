@@ -1,4 +1,4 @@
-"""What the kernel tells of a process in `/proc/PID/stat`."""
+"""Reads what the kernel says about a process in `/proc/PID/stat`."""
 
 import os
 from pathlib import Path
@@ -13,9 +13,9 @@ class ProcessStat(NamedTuple):
     Attributes:
       state: a letter, see proc(5): "T" or "t" stopped, "Z" or "X" ended.
       parent: id of its parent.
-      cpu: seconds of cores that it has used.
+      cpu: seconds of CPU time that it has used.
       threads: number of its threads.
-      start: when it began, in ticks since the boot.
+      start: when it started, in ticks since boot.
     """
 
     state: str
@@ -26,7 +26,7 @@ class ProcessStat(NamedTuple):
 
 
 def process_stat(process: int | str, proc: Path = Path("/proc")) -> ProcessStat | None:
-    """Returns what is known of a process; None: there is none, or /proc hides it (`is_hidden`).
+    """Returns the state of a process; None: there is none, or /proc hides it (`is_hidden`).
 
     Args:
       process: PID[/task/TID].
@@ -35,7 +35,7 @@ def process_stat(process: int | str, proc: Path = Path("/proc")) -> ProcessStat 
         text = (proc / str(process) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    fields = text[text.rindex(b")") + 2 :].split()  # from the third one on: a name may have spaces
+    fields = text[text.rindex(b")") + 2 :].split()  # from the third field: a name may have spaces
     cpu = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
     return ProcessStat(fields[0].decode(), int(fields[1]), cpu, int(fields[17]), int(fields[19]))
 

@@ -1,4 +1,4 @@
-"""Which code a program runs: revisions of repositories, and versions of packages."""
+"""Records which code a program runs: revisions of repositories, and versions of packages."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 from distrl.runtime.working_folder import absolute
 
-_GIT_S = 5.0  # for an answer of git, on a slow file system
+_GIT_S = 5.0  # for git to answer, on a slow file system
 SUITES = (
     "ale-py", "box2d", "box2d-py", "dm-control", "minigrid", "mpe2", "mujoco", "pettingzoo",
 )  # fmt: skip
@@ -72,7 +72,7 @@ def revision(file: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Returns the text that git prints; None as from `git`."""
+    """Returns the text that git prints; None as in `git`."""
     output = git(folder, *arguments)
     return None if output is None else output.decode(errors="replace").strip()
 
@@ -84,7 +84,7 @@ def git(folder: Path, *arguments: str) -> bytes | None:
       folder: where it looks for the repository.
       arguments: the command and its arguments.
     """
-    # Of a hook, or another repository that the user works in.
+    # Set by a hook, or for another repository that the user works in.
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
@@ -101,7 +101,7 @@ def git(folder: Path, *arguments: str) -> bytes | None:
 
 
 def _installed_from() -> dict[str, Any] | None:
-    """Returns the commit from which pip has installed distrl, if it did from a repository."""
+    """Returns the commit from which pip has installed distrl; None: not from a repository."""
     try:
         text = metadata.distribution("distrl").read_text("direct_url.json")
         commit = json.loads(text or "{}").get("vcs_info", {}).get("commit_id")

@@ -1,4 +1,4 @@
-"""TCP addresses, and settings of connections."""
+"""Parses TCP addresses, listens, and sets up connections."""
 
 import ipaddress
 import socket
@@ -14,7 +14,7 @@ def parse_address(address: str, setting: str) -> tuple[str, int]:
       setting: name of the setting that it comes from, for the message.
 
     Raises:
-      ConfigError: the text is no such address.
+      ConfigError: the text is not such an address.
     """
     host, _, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -53,7 +53,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listen_on_all_interfaces(port: int) -> socket.socket:
-    """Returns a listening socket for IPv4, and for IPv6 where the kernel has that.
+    """Returns a listening socket for IPv4, and for IPv6 if the kernel has it.
 
     Args:
       port: the port; 0: any free one.
@@ -69,7 +69,7 @@ def listen_on_all_interfaces(port: int) -> socket.socket:
 def keep_alive(
     sock: socket.socket, *, idle: int, interval: int, send_timeout: int | None = None
 ) -> None:
-    """Has the kernel break a connection without traffic when the other host is gone.
+    """Makes the kernel break a connection without traffic when the other host is gone.
 
     It breaks `idle + 3 * interval` seconds after the last packet from the other host.
 

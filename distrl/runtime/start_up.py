@@ -1,4 +1,4 @@
-"""What a process spends its time on until its first learner step, in one line of the log.
+"""Reports what a process spends its time on until its first learner step, in one line of the log.
 
 The parts of a process call `mark` when they are done; JAX itself reports what it compiles.
 """
@@ -23,11 +23,11 @@ class StartUp:
     """The start-up of this process: seconds by name, in the order in which they came.
 
     Attributes:
-      is_over: whether the line was taken, after which nothing is counted.
+      is_over: whether the line was taken; then nothing more is counted.
     """
 
     def __init__(self, before: float):
-        """Args: before: seconds that have passed until now."""
+        """Args: before: seconds that have passed already."""
         self.is_over = False
         self._began = time.monotonic() - before
         self._last = self._began
@@ -59,11 +59,11 @@ class StartUp:
         if self.is_over or event not in _PHASES:
             return
         with self._lock:
-            self._of_jax[_PHASES[event]] += max(0.0, seconds)  # by a clock that may be set back
+            self._of_jax[_PHASES[event]] += max(0.0, seconds)  # JAX's clock may be set back
             self._compiled += _PHASES[event] == "compilation"
 
     def on_event(self, event: str) -> None:
-        """Counts what was found in the cache."""
+        """Counts a function that was found in the cache."""
         if not self.is_over and event == _CACHED:
             with self._lock:
                 self._cached += 1
@@ -76,8 +76,8 @@ def begin(phase: str, pid: int | None = None) -> StartUp:
     """Begins the record of this process.
 
     Args:
-      phase: the time so far.
-      pid: the process with which it began, such as the launcher; None: this one.
+      phase: name for the time so far.
+      pid: the process whose start counts, such as the launcher; None: this one.
     """
     global _current
     listens = _current is not None

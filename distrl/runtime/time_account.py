@@ -1,7 +1,7 @@
 """Accounts all wall time of a thread, or of a process, to what it does.
 
-Each node has an account for the thread that does its work; code that several nodes use finds the
-one of its thread with `current_account`. What a thread does when nothing else is said is OTHER.
+Each node has an account for the thread that does its work; code that several nodes use finds its
+thread's account with `current_account`. Unless a thread says what it does, its time is OTHER.
 A node whose work is done in a server's threads has a `ProcessAccount`.
 """
 
@@ -28,19 +28,19 @@ STATES = (
 )
 """Names of the states, as reports and metrics have them."""
 (
-    ENV_STEP,  # the environments step, and are waited for
+    ENV_STEP,  # environments step, including the wait for them
     INFERENCE,
-    INFERENCE_WAIT,  # for the answer of a service
+    INFERENCE_WAIT,  # for a service's answer
     REPLAY_WRITE,
     INSERT_WAIT,  # for room in the table, or for a turn
     PARAMETER_WAIT,
-    SAMPLING,  # a batch is put together
+    SAMPLING,  # puts a batch together
     SAMPLE_WAIT,  # for enough data
     TRANSFER,  # to devices
     COMPUTE,  # updates
     PUBLISH,  # new parameters
-    SERVING,  # others, in threads that have no account; see `ProcessAccount`
-    IDLE,  # nothing is asked for
+    SERVING,  # other nodes, in threads without accounts; see `ProcessAccount`
+    IDLE,  # no requests
     OTHER,
 ) = range(len(STATES))
 _WAITS = {
@@ -56,13 +56,13 @@ class TimeAccount:
 
     Attributes:
       switch: begins a state; returns the one that ends, to be resumed after a nested one.
-      wait: begins the state of waiting for what the current one needs; returns as `switch`.
+      wait: begins the state of waiting for what the current one needs; returns what `switch` does.
       lap: accounts the time since a reading of `clock` to the given state, while the current one
-        goes on: cheaper than two switches. Time of states that were nested in it stays theirs, and
-        what came before the last of them is the current state's.
+        continues: cheaper than two switches. Nested states keep their time, and the time before
+        the last of them is the current state's.
       clock: monotonic, in seconds.
-      totals: returns the nanoseconds of each state so far, by name, without those that never were.
-        In another thread than the account's own, what is counted in this moment may be missing.
+      totals: returns the nanoseconds of each state so far, by name, without states that had none.
+        In another thread than the account's own, time that is being counted may be missing.
     """
 
     switch: Callable[[int], int]
@@ -113,7 +113,7 @@ class _OfThread(threading.local):
 
 
 of_thread = _OfThread()
-"""`of_thread.account` is what `current_account` returns, for what is called at every step."""
+"""`of_thread.account` is what `current_account` returns, for code that runs at every step."""
 
 
 def current_account() -> TimeAccount:
@@ -122,7 +122,7 @@ def current_account() -> TimeAccount:
 
 
 def use_account(account: TimeAccount) -> TimeAccount:
-    """Makes this the calling thread's account. Returns the one before."""
+    """Makes this the calling thread's account; returns the previous one."""
     before, of_thread.account = of_thread.account, account
     return before
 
@@ -130,8 +130,8 @@ def use_account(account: TimeAccount) -> TimeAccount:
 class ProcessAccount:
     """The time of a process that serves others in threads without accounts, such as C++'s.
 
-    Its CPU time is SERVING, that of all threads together and at most all of the time that passes;
-    the rest is IDLE.
+    Its CPU time, of all threads together but at most the time that passes, is SERVING; the rest is
+    IDLE.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ProcessAccount:
         self._serving = self._idle = 0.0
 
     def totals(self) -> dict[str, int]:
-        """Returns nanoseconds as `TimeAccount.totals`; what is more than one core counts as one."""
+        """Returns nanoseconds as `TimeAccount.totals` does; more than one core counts as one."""
         (then, cpu_then), (now, cpu_now) = self._read, (self._clock(), self._cpu_clock())
         self._read = now, cpu_now
         serving = min(cpu_now - cpu_then, now - then)
@@ -158,7 +158,7 @@ class ProcessAccount:
 
 
 class in_state:  # noqa: N801  # used as a statement
-    """`with in_state(ENV_STEP):` accounts the block to a state; then the one before continues."""
+    """`with in_state(ENV_STEP):` accounts the block to a state; then the previous one continues."""
 
     __slots__ = ("_account", "_before", "_state")
 

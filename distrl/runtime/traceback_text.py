@@ -8,8 +8,8 @@ from pathlib import Path
 from distrl import version
 from distrl.errors import EnvironmentFault
 
-_LINE_LIMIT = 500  # characters of an exception in one line
-FEWEST = 3  # frames in a row that are folded
+_LINE_LIMIT = 500  # most characters of an exception in one line
+FEWEST = 3  # least frames in a row that are folded
 _FRAME = re.compile(
     r'^  File "(?P<path>[^"\n]+)", line \d+, in .*\n(?:    .*\n|  \[Previous line .*\n)*',
     re.MULTILINE,
@@ -21,14 +21,14 @@ _PYTHON = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")
 
 
 def one_line(text: object) -> str:
-    """Returns a text, or an object's, with single spaces in the place of all white space."""
+    """Returns a text, or an object as text, with each run of white space as one space."""
     return " ".join(str(text).split())
 
 
 def describe_error(error: BaseException) -> str:
     """Returns "Type: message" in one line, of 500 characters at most.
 
-    Of an environment's fault it has the first line: the environment's own traceback follows there.
+    For an environment's fault it has the first line only: the environment's traceback follows it.
     """
     try:
         text = str(error).strip()
@@ -40,15 +40,15 @@ def describe_error(error: BaseException) -> str:
 
 
 def fold(text: str, where: str) -> str:
-    """Returns tracebacks with rows of frames folded into a line that counts them.
+    """Returns tracebacks with runs of frames folded into a line that counts them.
 
-    Folded are frames of distrl and of installed packages, above the last frame of the user's own
-    code. A traceback without such a frame stays whole, except where an environment is to blame: it
-    has returned something wrong, and no frame of its own is left.
+    Frames of distrl and of installed packages are folded, above the last frame of the user's own
+    code. A traceback without such a frame stays whole, unless an environment is to blame, which has
+    returned something wrong and so has no frame of its own left.
 
     Args:
-      text: what `traceback.format_exception` gives, joined; or more than one of that.
-      where: what has the whole text, for the reader.
+      text: what `traceback.format_exception` returns, joined; or several of these.
+      where: where the reader finds the whole text.
     """
     frames = list(_FRAME.finditer(text))
     whole = len(frames) if _FAULT in text else 0
@@ -63,7 +63,7 @@ def fold(text: str, where: str) -> str:
 
 
 def _rows(frames: list[re.Match[str]]) -> Iterator[list[re.Match[str]]]:
-    """Yields the frames of packages that follow each other."""
+    """Yields the runs of consecutive frames of packages."""
     row: list[re.Match[str]] = []
     for frame in frames:
         if row and (not _package(frame["path"]) or frame.start() != row[-1].end()):
@@ -75,7 +75,7 @@ def _rows(frames: list[re.Match[str]]) -> Iterator[list[re.Match[str]]]:
 
 
 def _package(path: str) -> str:
-    """Returns the name of the package that a file is of; "" for the user's own code."""
+    """Returns the name of the package that a file belongs to; "" for the user's own code."""
     if Path(path).is_relative_to(_OWN):
         return _OWN.name
     for folder in _INSTALLED:

@@ -1,4 +1,4 @@
-"""The folder in which a command was started. Environments may go to another, as simulators do."""
+"""The folder in which a command was started. Environments may change it, as simulators do."""
 
 import contextlib
 import os
@@ -12,9 +12,9 @@ _started_in: list[Path] = []
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """In the context the current folder of now is that in which the command was started."""
+    """In the context, the present current folder counts as the one the command was started in."""
     before = _started_in[:]
-    with contextlib.suppress(FileNotFoundError):  # it is gone: the current one, then
+    with contextlib.suppress(FileNotFoundError):  # it is gone: then the current one
         _started_in[:] = [Path.cwd()]
     try:
         yield
@@ -23,7 +23,7 @@ def kept() -> Iterator[None]:
 
 
 def check_exists() -> None:
-    """Raises ConfigError if the current folder is gone, which libraries end the process for."""
+    """Raises ConfigError if the current folder is gone, for which libraries end the process."""
     try:
         os.getcwd()
     except FileNotFoundError:
