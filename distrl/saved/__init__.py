@@ -1,1 +1,1 @@
-"""What a saved policy is described by."""
+"""Writes and reads the files that describe the agent of a checkpoint."""

@@ -1,4 +1,4 @@
-"""Pickles of classes by value, which JAX knows as pytrees where they are loaded as here."""
+"""Pickles classes by value so that they are pytrees of JAX where they are loaded, as here."""
 
 import dataclasses
 import io
@@ -8,17 +8,17 @@ import cloudpickle
 
 
 def dumps(value: Any) -> bytes:
-    """As `cloudpickle.dumps`, and dataclasses that are pytrees of JAX stay pytrees."""
+    """Like `cloudpickle.dumps`, but dataclasses that are pytrees of JAX stay pytrees."""
     with io.BytesIO() as file:
         Pickler(file).dump(value)
         return file.getvalue()
 
 
 class Pickler(cloudpickle.Pickler):
-    """Pickles classes by value with their fields that JAX has registered.
+    """Pickles classes by value, together with the fields that JAX has registered for them.
 
-    These are dataclasses of flax.struct, and others of `jax.tree_util.register_dataclass`. A class
-    that is registered with functions of its own is not, as JAX does not tell these functions.
+    This works for dataclasses of flax.struct, and others from `jax.tree_util.register_dataclass`,
+    but not for a class that is registered with its own functions, which JAX does not expose.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -34,7 +34,7 @@ class Pickler(cloudpickle.Pickler):
 
 
 def _set_state(cls: type, state: tuple[Any, ...]) -> None:
-    """Completes a class that is being loaded, and registers it, unless its process made it."""
+    """Completes a class that is being loaded, and registers it unless it is registered already."""
     import jax
 
     set_state, state_of_class, (data, meta) = state
@@ -44,9 +44,9 @@ def _set_state(cls: type, state: tuple[Any, ...]) -> None:
 
 
 def _registered_fields(cls: type) -> tuple[list[str], list[str]] | None:
-    """Returns the data fields and meta fields of a class that JAX knows as a dataclass, else None.
+    """Returns the data and meta fields of a class that JAX knows as a dataclass; otherwise None.
 
-    JAX flattens an instance for it that has a mark in each of its fields.
+    To find them, JAX flattens an instance that has a mark in each of its fields.
     """
     import jax
 
@@ -61,7 +61,7 @@ def _registered_fields(cls: type) -> tuple[list[str], list[str]] | None:
         leaves, structure = jax.tree_util.tree_flatten_with_path(instance)
         _, aux = structure.node_data() or (None, ())
         data, meta = [names[id(leaf)] for _, leaf in leaves], [names[id(mark)] for mark in aux]
-    except Exception:  # it is no pytree, or one with functions of its own
+    except Exception:  # it is not a pytree, or one with its own functions
         return None
     as_dataclass = [(jax.tree_util.GetAttrKey(name),) for name in data]
     if [path for path, _ in leaves] != as_dataclass or sorted(data + meta) != sorted(marks):

@@ -29,7 +29,7 @@ _NAMES = {
 
 
 class _Record:
-    """What a pickle makes by a name, its arguments, and its state."""
+    """An object in a pickle: its class or function's name, its arguments, and its state."""
 
     name: ClassVar[str]
     arguments: tuple[Any, ...]
@@ -50,7 +50,7 @@ class _Record:
 
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Returns a class of records in the place of what is named."""
+        """Returns a class of records instead of the object that is named."""
         full_name = f"{module}.{name}"
         if full_name not in _NAMES and module != "dm_env.specs":
             settings_class(full_name)
@@ -72,7 +72,7 @@ def load_plain(data: bytes) -> Any:
 
 
 def _settled(value: Any) -> Any:
-    """Returns a value in which all records have become what they describe."""
+    """Returns a value with all records replaced by what they describe."""
     if isinstance(value, (list, tuple)):
         return type(value)(_settled(part) for part in value)
     if isinstance(value, dict):
@@ -109,7 +109,7 @@ def _made(record: _Record) -> Any:
 
 
 def _array(function: str, record: _Record) -> Any:
-    """Returns the array, or the number, of NumPy's own functions for pickles."""
+    """Returns the array, or the number, that one of NumPy's functions for pickles would make."""
     if function == "_frombuffer":
         data, dtype, shape, order = record.arguments
         return _reshaped(data, dtype, shape, order == "F")

@@ -1,7 +1,7 @@
 """Settings of distrl's own agents and transforms as plain data for JSON, and back.
 
-Decoding makes objects of a few kinds only, and calls no code but distrl's own dataclasses: what a
-file says can neither name a function nor a class of anybody else.
+Decoding makes objects of a few kinds only, and calls no code but distrl's own dataclasses: a file
+can name neither functions nor other classes.
 """
 
 import base64
@@ -17,7 +17,7 @@ import numpy as np
 from distrl.errors import ConfigError
 from distrl.specs import EnvironmentSpec
 
-# Where the dataclasses are that a file may name.
+# The modules with the dataclasses that a file may name.
 _MODULES = re.compile(r"distrl\.(agents|transforms)(\.[a-z_0-9]+)+")
 _DICTIONARIES = {"dict": dict, "OrderedDict": collections.OrderedDict}
 _SPECS = {
@@ -74,7 +74,7 @@ def decode(data: Any) -> Any:
     Raises:
       ForeignError: the data names a class that is not distrl's.
       ConfigError: it has settings that this version of distrl does not have.
-      ValueError, LookupError, TypeError: it is no data of `encode`.
+      ValueError, LookupError, TypeError: the data is not from `encode`.
     """
     if data is None or isinstance(data, (bool, int, float, str)):
         return data
@@ -114,7 +114,7 @@ def _made(name: str, fields: dict[str, Any]) -> Any:
 
 
 def older_settings(cls: Any) -> dict[str, Any]:
-    """Returns the values of settings that a class has had since, for a file without them."""
+    """Returns values for settings that were added to a class later, for a file without them."""
     return dict(getattr(cls, "BEFORE", {}))
 
 
@@ -122,7 +122,7 @@ def settings_class(name: str) -> Any:
     """Returns a dataclass of distrl's agents or transforms, by its full name.
 
     Raises:
-      ForeignError: it is none.
+      ForeignError: it is not such a class.
     """
     cls = _named_class(name)
     if cls is None:
@@ -136,14 +136,14 @@ def _named_class(name: str) -> Any:
         return None
     try:
         cls = getattr(importlib.import_module(module), attribute, None)
-    except ImportError:  # of another version of distrl
+    except ImportError:  # a module of another version of distrl
         return None
     is_ours = isinstance(cls, type) and cls.__module__ == module and dataclasses.is_dataclass(cls)
     return cls if is_ours else None
 
 
 def plain_dtype(name: str) -> np.dtype[Any]:
-    """Returns a dtype by its `str`. Raises ValueError for one of Python objects."""
+    """Returns the dtype with a `str`. Raises ValueError for Python objects or fields."""
     dtype = np.dtype(str(name))
     if dtype.hasobject or dtype.names is not None:
         raise ValueError(f"dtype {name!r}")

@@ -1,4 +1,4 @@
-"""What describes the agent of a checkpoint: settings, transforms and spec, in a file of their own.
+"""Writes and reads the file that describes a checkpoint's agent: settings, transforms and spec.
 
 Those of distrl's own agents and transforms are JSON. Only an agent or transform of the user's own,
 which has code that distrl does not know, is a pickle.
@@ -35,19 +35,19 @@ PICKLE = "agent.pkl"
 
 _FORMAT = 1
 _KEYS = {"agent", "transforms", "env_spec"}
-_registry = threading.RLock()  # of what cloudpickle takes by value
+_registry = threading.RLock()  # guards the modules that cloudpickle pickles by value
 
 
 def read_settings(path: Path, trust: bool, saved_by: str = "") -> dict[str, Any]:
     """Reads what `agent_writer` wrote.
 
-    Nothing of a JSON file, and nothing of a pickle without `trust`, is executed: such a pickle may
-    only name classes of distrl, which older versions wrote.
+    No code of a JSON file, or of a pickle without `trust`, is executed: such a pickle, which older
+    versions wrote, may only name classes of distrl.
 
     Args:
       path: the file.
       trust: run the code that a pickle has.
-      saved_by: the version of Python that wrote it; "": the one that its run last had.
+      saved_by: the version of Python that wrote it; "": the last one of its run.
 
     Returns:
       "agent", "transforms" and "env_spec" of the experiment.
@@ -88,7 +88,7 @@ def read_settings(path: Path, trust: bool, saved_by: str = "") -> dict[str, Any]
 
 
 def _runs_python(path: Path) -> str:
-    """Returns the version of Python that the run of a checkpoint's file last had; "": unknown."""
+    """Returns the last version of Python of the run of a checkpoint's file; "": unknown."""
     settings = read_dict(path.parent.parent.parent / "config.json") or {}
     return str((settings.get("versions") or {}).get("python", ""))
 
@@ -117,7 +117,7 @@ def agent_writer(task: Task, printer: Callable[[str], None] = print) -> Callable
         name = PICKLE
         try:
             data = pickled(settings)
-        except Exception as error:  # of any kind: it comes from the user's own objects
+        except Exception as error:  # any kind: it comes from the user's own objects
             printer(
                 "distrl: load_policy will not work: the agent's settings or transforms cannot be "
                 f"pickled: {error}"
@@ -131,7 +131,7 @@ def agent_writer(task: Task, printer: Callable[[str], None] = print) -> Callable
 
 
 def own_code(task: Task) -> str | None:
-    """Returns what of a task's checkpoints is the user's own code; None: they have none."""
+    """Returns the name of the user's own code in a task's checkpoints; None: they have none."""
     try:
         encode(_settings(task))
     except ForeignError as error:
@@ -151,9 +151,9 @@ def pickled(settings: Any) -> bytes:
 
 @contextlib.contextmanager
 def users_modules_by_value(choose: Callable[[ModuleType], bool]) -> Iterator[None]:
-    """Has cloudpickle take by value what is in the user's own modules that `choose` is true of.
+    """Makes cloudpickle pickle by value the user's own modules for which `choose` is true.
 
-    Modules that are registered with it already stay registered.
+    Modules that are already registered with it stay registered.
     """
     with _registry:
         known = cloudpickle.list_registry_pickle_by_value()
@@ -172,14 +172,14 @@ def users_modules_by_value(choose: Callable[[ModuleType], bool]) -> Iterator[Non
 
 
 def is_users(module: ModuleType) -> bool:
-    """Returns whether a module is the user's own: not installed, and not of distrl."""
+    """Returns whether a module is the user's own: not installed, and not part of distrl."""
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "__main__")
     if not file or name == "__main__" or name.partition(".")[0] == "distrl":
         return False
     if name not in sys.modules or str(file).startswith(_libraries()):
         return False
-    folders = Path(file).parents  # the one of the top-level package is in the path
+    folders = Path(file).parents  # the top-level package's is in the path
     depth = name.count(".") + (Path(file).stem == "__init__")
     return depth >= len(folders) or name.partition(".")[0] not in _installed(str(folders[depth]))
 
@@ -188,8 +188,8 @@ def is_users(module: ModuleType) -> bool:
 def _installed(folder: str) -> frozenset[str]:
     """Returns the top-level packages that an installer has put into a folder.
 
-    Some folders of PYTHONPATH are such: those of `pip install --target`, of Spack or of modules of
-    a cluster. Projects that are installed as editable have no RECORD beside their code.
+    PYTHONPATH may have such folders: from `pip install --target`, from Spack, or from a cluster's
+    modules. Projects that are installed as editable have no RECORD beside their code.
     """
     records = (
         distribution.read_text("RECORD") or ""

@@ -1,4 +1,4 @@
-"""The newest version of something small, where all processes of a machine can read it."""
+"""Publishes the newest version of something small to all processes of a machine."""
 
 import mmap
 from collections.abc import Callable
@@ -13,21 +13,21 @@ from distrl.shared_memory import segment
 from distrl.shared_memory.futex import fence
 from distrl.shared_memory.process import Process
 
-_WRITES, _CLOSED, _VERSIONS = range(3)  # int64; two versions, of which one is being replaced
+_WRITES, _CLOSED, _VERSIONS = range(3)  # int64; of two versions, one is current
 _HEADER = 64  # bytes
 
 
 class Board:
-    """A version that its one writer replaces, and any readers copy; nobody waits for anybody.
+    """A version that its one writer replaces, and that any readers copy; none of them waits.
 
     Attributes:
-      path: of its file.
+      path: the path of its file.
     """
 
     def __init__(self, path: str, memory: npt.NDArray[Any]):
         """Args:
-        path: of its file.
-        memory: the file's, uint8.
+        path: the path of its file.
+        memory: the file's memory, uint8.
         """
         self.path = path
         self._header = memory[:_HEADER].view(np.int64).data
@@ -69,7 +69,7 @@ class Board:
 
     @property
     def version(self) -> int:
-        """The version on it."""
+        """The number of the version on the board."""
         return self._header[_VERSIONS + self._header[_WRITES] % 2]
 
     def write(self, version: int, fill: Callable[[npt.NDArray[Any]], None]) -> None:
@@ -88,7 +88,7 @@ class Board:
     def read(self, other_than: int) -> tuple[int, bytes] | None:
         """Returns version and bytes; None if it is the given version."""
         header = self._header
-        while True:  # again only where another version has come meanwhile
+        while True:  # repeated only if another version has been written meanwhile
             writes = header[_WRITES]
             fence()
             version = header[_VERSIONS + writes % 2]
@@ -98,6 +98,6 @@ class Board:
                 return (version, data) if version != other_than else None
 
     def close(self) -> None:
-        """Tells the readers that nothing will be written any more, and removes the file."""
+        """Marks the board as closed, for its readers, and removes the file."""
         self._header[_CLOSED] = 1
         Path(self.path).unlink(missing_ok=True)

@@ -20,13 +20,13 @@ _wait.argtypes = _wake.argtypes = [
     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32,
 ]  # fmt: skip
 _wait.restype = _wake.restype = ctypes.c_long
-# Others may show another process's writes in another order.
+# Other processors may show another process's writes in another order.
 _KEEPS_ORDER = platform.machine() in ("x86_64", "AMD64", "i686")
 _mutex = ctypes.create_string_buffer(64)  # zeros are an unlocked mutex
 
 
 def fence() -> None:
-    """Has other processes see what was written before it no later than what is written after."""
+    """Makes other processes see earlier writes no later than the writes that follow."""
     if not _KEEPS_ORDER:
         for _ in range(2):  # a write may move into a critical section, but not past two
             QUICK.pthread_mutex_lock(_mutex)
@@ -42,7 +42,7 @@ class Event:
         """
         self._address = address
         self._word = ctypes.c_uint32.from_address(address)
-        self._last = 0.0, Timespec()  # seconds of the last wait; together, for other threads
+        self._last = 0.0, Timespec()  # seconds of the last wait; one object, for other threads
 
     def read(self) -> int:
         """Returns the value for `wait`. Read it with the lock held, then release the lock."""
@@ -55,7 +55,7 @@ class Event:
         last = self._last
         if seconds != last[0]:
             last = self._last = seconds, Timespec.of(seconds)
-        timeout = ctypes.addressof(last[1])  # which `last` keeps, whoever else waits meanwhile
+        timeout = ctypes.addressof(last[1])  # `last` keeps it, even if other threads wait
         code = _wait(_SYS_FUTEX, self._address, _FUTEX_WAIT, value, timeout, None, 0)
         if code == 0:
             return True
@@ -76,7 +76,7 @@ class Event:
 
 
 class Bell:
-    """A count of rings, for which one process waits; any others ring it, without a lock."""
+    """A count of rings that one process waits for, and any others increase without a lock."""
 
     def __init__(self, address: int):
         """Args:
@@ -88,7 +88,7 @@ class Bell:
         self.wait = self._event.wait
 
     def ring(self) -> None:
-        """Wakes the wait, or has the next one return at once; what was written before is seen.
+        """Wakes the wait, or lets the next one return at once; earlier writes are then visible.
 
         The kernel adds one and wakes in one call. The addition is atomic, so no ring is lost.
         """

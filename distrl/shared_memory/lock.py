@@ -16,8 +16,8 @@ from distrl.runtime.posix import LIBC
 from distrl.shared_memory.libc import QUICK, Timespec
 
 LOCK_BYTES = 128  # the mutex, 40 or 48 bytes; then two words:
-_DAMAGED = 64  # offset of a flag that the data needs repair
-_CHANGES = 72  # offset of the count of changes to data of which every process has a copy
+_DAMAGED = 64  # offset of a flag: the data needs repair
+_CHANGES = 72  # offset of a count: changes to data of which every process has a copy
 
 _PTHREAD_PROCESS_SHARED = 1
 _PTHREAD_MUTEX_ROBUST = 1
@@ -30,13 +30,13 @@ _consistent, _timedlock = QUICK.pthread_mutex_consistent, LIBC.pthread_mutex_tim
 for _function in (_trylock, _unlock, _consistent):
     _function.argtypes = [ctypes.c_void_p]
 _timedlock.argtypes = [ctypes.c_void_p, ctypes.POINTER(Timespec)]
-_clocklock = getattr(LIBC, "pthread_mutex_clocklock", None)  # of glibc 2.30
+_clocklock = getattr(LIBC, "pthread_mutex_clocklock", None)  # since glibc 2.30
 if _clocklock is not None:
     _clocklock.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(Timespec)]
 
 
 def _lock_within(mutex: int, seconds: float) -> int:
-    """Locks a mutex; returns ETIMEDOUT after `seconds`, whatever happens to the time of day."""
+    """Locks a mutex; returns ETIMEDOUT after `seconds`, even if the time of day changes."""
     if _clocklock is None:
         return _timedlock(mutex, Timespec.of(time.time() + seconds))
     until = Timespec.of(time.monotonic() + seconds)
@@ -46,7 +46,7 @@ def _lock_within(mutex: int, seconds: float) -> int:
 class SharedLock:
     """A context manager for any thread of any process that has mapped the memory.
 
-    If the previous holder died or left by an exception, the next one repairs the data first. This
+    If the previous holder died or left with an exception, the next one repairs the data first. This
     does not apply to `Stopped` and `DeadlineExceeded`, which come from waits that leave the data
     consistent, and `ConfigError`, which comes from checks before any change.
     """
@@ -62,8 +62,8 @@ class SharedLock:
         address: address of `LOCK_BYTES` in shared memory, a multiple of 64.
         repair: makes the data consistent after an interruption; called with the lock held.
         name: the name in messages.
-        reload: updates this process's copies to the change of this number, the last one; called
-          with the lock held, before `repair`.
+        reload: updates this process's copies to the last change, given its number; called with
+          the lock held, before `repair`.
         """
         self._mutex = address
         self._damaged = ctypes.c_int64.from_address(address + _DAMAGED)
@@ -97,7 +97,7 @@ class SharedLock:
         if code == errno.EBUSY:
             code = self._wait()
         if code == errno.EOWNERDEAD:
-            # The mutex is made consistent now; the flag stays set until the data is, too.
+            # This makes the mutex consistent; the flag stays set until the data is, too.
             self._damaged.value = 1
             code = _consistent(self._mutex)
         if code:
@@ -140,7 +140,7 @@ class SharedLock:
             if code != errno.ETIMEDOUT:
                 return code
             if time.monotonic() - began > _TIMEOUT:
-                owner = ctypes.c_int32.from_address(self._mutex + 8).value  # as glibc has it
+                owner = ctypes.c_int32.from_address(self._mutex + 8).value  # as in glibc
                 raise DeadlineExceeded(
                     f"the lock of {self._name}: thread {owner} has held it for {_TIMEOUT:g} s; "
                     "is it suspended?"

@@ -1,4 +1,4 @@
-"""Identities of processes, which tell a live process from a dead one whose id was reused."""
+"""Identifies processes, to tell a live process from a dead one whose id was reused."""
 
 import os
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from distrl.runtime.process_stat import process_stat
 
 
 class Process(NamedTuple):
-    """A process, distinct from others that had or will have its id."""
+    """A process, distinct from others that have had or will have its id."""
 
     pid: int
     start: int  # clock ticks after boot
@@ -32,21 +32,21 @@ class Process(NamedTuple):
     def parent(cls) -> "Process":
         """Returns the process that started this one."""
         process = cls.of(pid := os.getppid())
-        if process is None:  # it has just died, and we follow
+        if process is None:  # it has just died, and this process will follow
             raise Stopped(f"process {pid}, which started this one, has ended")
         return process
 
     @property
     def label(self) -> str:
-        """Returns "NAMESPACE.PID.START", for names of files that others may see."""
+        """Returns "NAMESPACE.PID.START", for names of files that other processes may see."""
         return f"{pid_namespace()}.{self.pid}.{self.start}"
 
     @classmethod
     def parse(cls, label: Sequence[str]) -> "Process | None":
         """Returns the process of a label's parts.
 
-        None: they are no label, or one of another PID namespace, as of a container that shares the
-        folder. Nobody here can tell whether such a process lives.
+        None: they are not a label, or one from another PID namespace, such as that of a container
+        that shares the folder. Here it cannot be known whether such a process lives.
         """
         if len(label) != 3 or not all(part.isdecimal() for part in label):
             return None

@@ -1,8 +1,8 @@
-"""Versions of something large, each in a file of its own that never changes.
+"""Publishes versions of something large to a machine's processes, each in a file of its own.
 
-A writer makes a file, fills it, and names it; the processes of the same machine map it, all of them
-the same pages. The writer removes the files of old versions: who has mapped one keeps it, and who
-comes too late does not find it, and asks for the newest.
+A writer makes a file, fills it, and names it; the file never changes again, and all processes map
+the same pages. The writer removes the files of old versions: a process that has mapped one keeps
+it, and one that comes too late does not find it, and asks for the newest.
 """
 
 import functools
@@ -22,7 +22,7 @@ from distrl.shared_memory.process import Process, boot_id
 
 @functools.cache
 def shared_memory_domain() -> str:
-    """Returns what two processes have in common that can map the same files."""
+    """Returns a name that is equal in processes that can map the same files."""
     return f"{boot_id()} {segment.FOLDER.stat().st_dev} {os.getuid()}"
 
 

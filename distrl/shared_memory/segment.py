@@ -1,10 +1,10 @@
-"""Files in shared memory: their names, their creators, and their removal.
+"""Creates, names, finds and removes files in shared memory.
 
 A replay table is one file in `/dev/shm`, called `distrl.NAME.NAMESPACE.PID.START` after its
 creator, which may differ from the process that wrote the file. A process id with its start time
 identifies a process uniquely in its PID namespace, so that files of dead creators can be told from
-those in use. Files of other namespaces, as of containers that share `/dev/shm`, are as if they were
-not there.
+those in use. Files of other namespaces, such as those of containers that share `/dev/shm`, are
+ignored.
 
 The same name with `.address` is a small file with the address of a table elsewhere (on a Reverb
 server), with `.requests` the requests of an inference service, with `.version` a version of
@@ -34,8 +34,8 @@ _ADDRESS = ".address"  # suffix of a file with the address of a table elsewhere
 _REQUESTS = ".requests"  # suffix of a file with the requests of a service
 _VERSION = ".version"  # suffix of a file with one version of something large
 _BOARD = ".board"  # suffix of a file with the newest version of something small
-_SUFFIXES = (_ADDRESS, _REQUESTS, _VERSION, _BOARD)  # of finished files that are no tables
-_FIRST_LINE_S = 5.0  # of waiting for a file before it is told; then twice as many, and so on
+_SUFFIXES = (_ADDRESS, _REQUESTS, _VERSION, _BOARD)  # suffixes of finished files but tables'
+_FIRST_LINE_S = 5.0  # a wait for a file is first reported after this; then at each doubling
 _POLL = 0.02  # seconds between two searches for a file: there are no notifications
 
 
@@ -43,9 +43,9 @@ class Kind(NamedTuple):
     """What is in a file.
 
     Attributes:
-      noun: for messages.
-      suffix: of the file's name.
-      advice: what to do where there is no memory for it, in the words of settings.
+      noun: what messages call it.
+      suffix: suffix of the file's name.
+      advice: what to do if there is no memory for it, in terms of settings.
       elsewhere: a setting that keeps it elsewhere, and the package that this needs.
     """
 
@@ -55,7 +55,7 @@ class Kind(NamedTuple):
     elsewhere: tuple[str, str] | None = None
 
     def choices(self) -> str:
-        """Returns what to do where there is no memory for it, with what is installed here."""
+        """Returns what to do if there is no memory for it, with what is installed here."""
         choices = list(self.advice)
         if self.elsewhere is not None and importlib.util.find_spec(self.elsewhere[1]) is not None:
             choices.append(f"use {self.elsewhere[0]}")
@@ -80,7 +80,7 @@ BOARD = Kind("board of parameters", _BOARD)
 
 
 class SharedFile(NamedTuple):
-    """A file of ours."""
+    """A file of distrl in shared memory."""
 
     path: Path
     name: str
@@ -106,7 +106,7 @@ class SharedFile(NamedTuple):
 
     @classmethod
     def parse(cls, path: Path) -> "SharedFile | None":
-        """Parses the file's name; returns None if it is none of this PID namespace's."""
+        """Parses the file's name; returns None unless it is one of this PID namespace."""
         text = path.name.removesuffix(_UNFINISHED)
         for suffix in _SUFFIXES:
             text = text.removesuffix(suffix)
@@ -115,11 +115,11 @@ class SharedFile(NamedTuple):
         return None if creator is None else cls(path, urllib.parse.unquote(name), creator)
 
     def final_path(self) -> Path:
-        """Returns the path of an unfinished table when it is finished."""
+        """Returns the path that an unfinished table will have once it is finished."""
         return Path(str(self.path).removesuffix(_UNFINISHED))
 
     def address_path(self) -> Path:
-        """Returns the path of an unfinished address when it is finished."""
+        """Returns the path that an unfinished address will have once it is finished."""
         return Path(f"{self.final_path()}{_ADDRESS}")
 
     def map(self) -> npt.NDArray[Any]:
@@ -161,7 +161,7 @@ def sweep(of_this_process: bool = False) -> list[str]:
 
 
 def check_writable(name: str, kind: Kind = TABLE) -> None:
-    """Raises ConfigError if no file can be made: read-only, or another user's folder."""
+    """Raises ConfigError if no file can be made: the folder is read-only, or another user's."""
     if not os.access(FOLDER, os.W_OK | os.X_OK):
         raise ConfigError(
             f"{kind.noun} {name!r} needs {FOLDER}, which cannot be written: mount a tmpfs there "
@@ -172,7 +172,7 @@ def check_writable(name: str, kind: Kind = TABLE) -> None:
 def check_room(name: str, nbytes: int, kind: Kind = TABLE) -> None:
     """Raises ConfigError if a file of `nbytes` cannot be made, or there is no memory for it.
 
-    Files that dead creators have left take none: they are removed.
+    Files that dead creators have left are removed first.
     """
     check_writable(name, kind)
     sweep()
@@ -217,7 +217,7 @@ def create(name: str, nbytes: int, creator: Process, kind: Kind = TABLE) -> Shar
 def new_file(name: str, creator: Process, kind: Kind = TABLE) -> SharedFile:
     """Returns the unfinished file to be created.
 
-    It may be there, left by a process that died while it created it for the same creator.
+    It may already exist, left by a process that died while creating it for the same creator.
     Raises ConfigError if the name is in use, or no file can be made.
     """
     quoted = urllib.parse.quote(name, safe="")
@@ -247,7 +247,7 @@ def find(
 ) -> tuple[SharedFile, npt.NDArray[Any]]:
     """Waits for a live file of this name and kind; returns it and its bytes.
 
-    A wait of some seconds is told on stdout.
+    Prints a line once it has waited for some seconds.
 
     Raises:
       Stopped: `stop` was set first.
