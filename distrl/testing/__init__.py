@@ -1,7 +1,7 @@
-"""What tests parts of one's own, and the data path by exact arithmetic.
+"""Tests the user's own parts, and the data path by exact arithmetic.
 
-`check_transform` and `check_pool` are for parts of one's own; the CountingEnvironment and the
-CheckingAgent check whatever is between them.
+`check_transform` and `check_pool` are for the user's own transforms and pools; CountingEnvironment
+and CheckingAgent check whatever is between them.
 """
 
 import dataclasses
@@ -98,7 +98,7 @@ class LateCountingEnvironment(Simulator):
     """A CountingEnvironment whose rewards are known `delay` steps later."""
 
     def __init__(self, seed: int, delay: int = 2):
-        """Args: seed: the CountingEnvironment's seed. delay: of rewards, in steps."""
+        """Args: seed: the CountingEnvironment's seed. delay: delay of rewards in steps."""
         self.reward_delay = delay
         self._env = CountingEnvironment(seed)
         self._rewards: list[float] = []
@@ -202,7 +202,7 @@ class CheckingAgent(Agent):
     """
 
     def __init__(self, env_spec: EnvironmentSpec, recurrent: bool):
-        """Args: env_spec: a CountingEnvironment's. recurrent: keep a state and check it."""
+        """Args: env_spec: a CountingEnvironment's spec. recurrent: keep a state and check it."""
         self.env_spec = env_spec
         self._recurrent = recurrent
 

@@ -1,4 +1,4 @@
-"""Whether a pool keeps the contract of `distrl.envs.pool.Pool`."""
+"""Checks whether a pool keeps the contract of `distrl.envs.pool.Pool`."""
 
 import collections
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from distrl.random_values import random_values
 from distrl.runtime.traceback_text import one_line
 from distrl.types import Nest, StepType, TimeStep
 
-_KEPT = 8  # earlier results of `recv` that are looked at again
+_KEPT = 8  # earlier results of `recv` that are checked again
 _KINDS = ("FIRST", "MID", "LAST")
 
 
@@ -31,19 +31,19 @@ def check_pool(
 ) -> None:
     """Steps a pool with random actions, and checks everything that it returns.
 
-    Checked are structures, shapes, dtypes, environment ids, boundaries and discounts as in
+    It checks structures, shapes, dtypes, environment ids, boundaries and discounts as in
     `TimeStep`'s table, the numbers of choices, whether floats are finite, `prev_action`, and that
     the arrays of an earlier `recv`, and actions that were sent, stay as they were. If the
-    observation has an action mask for one choice, actions are legal. Continuous ones may lie beyond
-    their bounds, as those that policies sample.
+    observation has an action mask for one choice, its actions are legal. Continuous actions may lie
+    beyond their bounds, like those that policies sample.
 
     Args:
       make: an environment, or a function `(num_envs, wait_num, seeds)` that makes a pool, which is
         closed in the end.
       num_envs: number of environments.
-      wait_num: that `recv` waits for; None: all, a synchronous pool.
+      wait_num: environments that `recv` waits for; None: all, a synchronous pool.
       steps: calls of `recv`; several episodes should end in them.
-      seed: of the actions, and of the first environment.
+      seed: seed of the actions, and of the first environment.
       check_finite: refuse NaN and infinity.
 
     Raises:
@@ -62,7 +62,7 @@ class _Follower:
 
     def __init__(self, pool: Pool, random: np.random.Generator, check_finite: bool):
         self._pool, self._random, self._finite = pool, random, check_finite
-        self._kinds = np.full(pool.num_envs, StepType.LAST)  # of the last steps
+        self._kinds = np.full(pool.num_envs, StepType.LAST)  # the last steps' types
         self._sent = specs.zeros(pool.spec.action, pool.num_envs)
         self._flying = np.ones(pool.num_envs, bool)
         self._kept: collections.deque[list[tuple[str, Any, bytes]]] = collections.deque(

@@ -29,8 +29,8 @@ class VariableClient:
     """A copy of a source's parameters, refreshed every `sync_interval` calls of `update`.
 
     With `background`, a refresh runs in another thread and a later `update` takes its result, so
-    acting never waits for the network; a source that has them at hand is asked at once. `update`
-    raises the errors of a refresh.
+    acting never waits for the network; a source that answers immediately is asked directly.
+    `update` raises the errors of a refresh.
 
     Attributes:
       version: the version of the parameters.
@@ -41,9 +41,9 @@ class VariableClient:
         """Fetches the first parameters, waiting as long as `source` does.
 
         Args:
-          source: where the parameters come from.
-          sync_interval: calls of `update` between two refreshes; the first follows one call later,
-            when an unroll of as many transitions has been inserted.
+          source: gives the parameters.
+          sync_interval: calls of `update` between two refreshes; the first comes one call later,
+            when an unroll of that many transitions has been inserted.
           background: refresh in another thread.
         """
         self._source = source

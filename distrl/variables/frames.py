@@ -1,4 +1,4 @@
-"""Parameters at a socket, for the relays of other machines, and their client."""
+"""A server of parameters at a socket, for the relays of other machines, and its client."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from distrl.frame_sockets.calls import Answer, FrameCallClient, FrameCallServer
 from distrl.frame_sockets.frames import Bytes
 from distrl.variables.packed import Packed
 
-MAX_BYTES = 1 << 34  # of packed parameters
+MAX_BYTES = 1 << 34  # largest size of packed parameters
 _WHAT = "the parameters"
 
 GetVariables = Callable[[int, str], tuple[int, Packed] | None]
@@ -21,10 +21,10 @@ class FrameVariableServer(FrameCallServer):
 
     def __init__(self, get_variables: GetVariables, address: str, key: str) -> None:
         """Args:
-        get_variables: returns what `VariableService.get_variables` does to readers of another
+        get_variables: returns what `VariableService.get_variables` returns to readers on another
           machine; its arguments are the reader's version and the name of the task.
         address: "unix:/path" or "host:port", of this machine.
-        key: the program's; a client must have it.
+        key: the program's key, which a client must have.
 
         Raises:
           OSError: the address is taken.
@@ -50,7 +50,7 @@ class FrameVariableClient:
     """A client of a `FrameVariableServer`."""
 
     def __init__(self, address: str, key: str, timeout: float, stop: threading.Event) -> None:
-        """Args: address, key, timeout, stop: as of `FrameCallClient`."""
+        """Args: address, key, timeout, stop: as for `FrameCallClient`."""
         self._calls = FrameCallClient(_WHAT, MAX_BYTES, address, key, timeout, stop)
 
     def get_variables(

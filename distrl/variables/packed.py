@@ -1,4 +1,4 @@
-"""Parameters as bytes, and for readers of the same machine in shared memory."""
+"""Packs parameters into bytes, or for readers on the same machine into shared memory."""
 
 import functools
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from distrl.shared_memory.published import PublishedVersions, read_version, shar
 from distrl.types import Params
 
 Packed = bytes | str
-"""Packed parameters, the path of a file with them, or that of a `Board` with the newest."""
+"""Packed parameters, the path of a file that has them, or the path of a `Board`."""
 
-_LEAST_FILE = 1 << 20  # bytes; smaller ones are written anew more cheaply than asked for
+_LEAST_FILE = 1 << 20  # bytes; smaller parameters are cheaper to write again than to ask for
 
 
 def copy_bytes(data: bytes, memory: npt.NDArray[Any]) -> None:
@@ -26,7 +26,7 @@ def copy_bytes(data: bytes, memory: npt.NDArray[Any]) -> None:
 
 
 def is_small(nbytes: int) -> bool:
-    """Whether packed parameters of this size are copied in little time."""
+    """Whether packed parameters of this size are quick to copy."""
     return nbytes < _LEAST_FILE
 
 
@@ -45,7 +45,7 @@ class ParamsCodec:
 
     @property
     def is_small(self) -> bool:
-        """Whether a version is copied in little time."""
+        """Whether a version is quick to copy."""
         return is_small(self.nbytes)
 
     def put(self, params: Params, memory: npt.NDArray[Any]) -> None:
@@ -54,14 +54,14 @@ class ParamsCodec:
         self._codec.put(rows, self._codec.columns(memory, 1))
 
     def unpack(self, data: bytes | npt.NDArray[Any]) -> Params:
-        """Returns the parameters in packed ones, as views of their memory."""
+        """Unpacks parameters, as views of the packed ones."""
         return _first(self._codec.unpack(data, 1))
 
     def to_device(self, data: bytes | npt.NDArray[Any]) -> Params:
-        """Returns the parameters in packed ones, on JAX's device."""
+        """Unpacks parameters onto JAX's device."""
         if not self.is_small:
             return jax.device_put(self.unpack(data))
-        # Small leaves take 40 us each to put there, and a compiled function 15 us for all of them.
+        # Putting small leaves there takes 40 us each; a compiled function takes 15 us for all.
         self._codec.check(len(data), 1)
         return self._split(np.frombuffer(data, np.uint8)[None])
 
@@ -70,7 +70,7 @@ class PackedVersions:
     """Versions of packed parameters: large ones each in a file, others as bytes."""
 
     def __init__(self, files: PublishedVersions | None):
-        """Args: files: where large ones go; None: all are bytes."""
+        """Args: files: files for large versions; None: all are bytes."""
         self._files = files
         self._paths: dict[int, str] = {}
         self._bytes: dict[int, bytes] = {}
@@ -80,7 +80,7 @@ class PackedVersions:
         return version in self._paths or version in self._bytes
 
     def put(self, version: int, nbytes: int, write: Callable[[npt.NDArray[Any]], None]) -> None:
-        """Adds a version, unless it is kept; as bytes also where there is no memory for a file.
+        """Adds a version unless it is kept already; as bytes also if there is no memory for a file.
 
         Args:
           version: its number.
@@ -93,7 +93,7 @@ class PackedVersions:
             self._bytes[version] = memory.tobytes()
 
     def put_bytes(self, version: int, data: bytes) -> None:
-        """As `put`, of packed parameters."""
+        """Like `put`, given packed parameters."""
         write = functools.partial(copy_bytes, data)
         if version not in self and not self._published(version, len(data), write):
             self._bytes[version] = data
@@ -101,7 +101,7 @@ class PackedVersions:
     def _published(
         self, version: int, nbytes: int, write: Callable[[npt.NDArray[Any]], None]
     ) -> bool:
-        """Writes a version into a file, and returns whether it did; arguments as of `put`."""
+        """Writes a version to a file, and returns whether it did; see `put` for the arguments."""
         path = None
         if self._files is not None and not is_small(nbytes):
             path = self._files.publish(version, nbytes, write)
@@ -110,14 +110,14 @@ class PackedVersions:
         return path is not None
 
     def get(self, version: int, reader_domain: str) -> Packed:
-        """Returns a version that is kept: its path to readers of this `shared_memory_domain()`."""
+        """Returns a kept version: as a path for readers of this `shared_memory_domain()`."""
         path = self._paths.get(version)
         if path is not None and reader_domain == shared_memory_domain():
             return path
         return self.bytes_of(version)
 
     def bytes_of(self, version: int) -> bytes:
-        """Returns a version that is kept, as bytes."""
+        """Returns a kept version as bytes."""
         data = self._bytes.get(version)
         if data is None:
             data = self._bytes[version] = read_version(self._paths[version]).tobytes()

@@ -1,4 +1,4 @@
-"""The relay of a host: passes on parameters that are served on another one."""
+"""A relay, which passes parameters from another host on to the readers of its own host."""
 
 import functools
 import math
@@ -11,18 +11,18 @@ from distrl.shared_memory.board import Board
 from distrl.shared_memory.published import PublishedVersions, shared_memory_domain
 from distrl.variables.packed import Packed, PackedVersions, copy_bytes, is_small
 
-RELAY_S = 0.02  # by which a relay's answer may be older than the call
+RELAY_S = 0.02  # how much older than the call a relay's answer may be
 
 
 class VariableRelay:
     """Relays a `VariableService`'s parameters, so that each version is sent to a host once.
 
     It has the interface of the service, and keeps the newest version it has fetched. Readers on its
-    host find large ones in files, and small ones on a `Board`: then `refresh` has to be called.
+    host find large ones in files, and small ones on a `Board`: for it, call `refresh` regularly.
 
     Attributes:
       fetched: number of versions fetched.
-      size: size of the newest one in bytes.
+      size: size of the newest version in bytes.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class VariableRelay:
 
     def get_variables(self, newer_than: int, reader_domain: str = "") -> tuple[int, Packed] | None:
         """See `VariableService.get_variables`; at most `interval` older."""
-        with self._lock:  # readers that wait for it find the answer here
+        with self._lock:  # readers that waited for the lock find the answer in `_packed`
             self._fetch()
             if self._newest == newer_than:
                 return None
@@ -71,20 +71,20 @@ class VariableRelay:
         if now - self._asked < self._interval:
             return
         answer = self._service.get_variables(self._newest)
-        self._asked = now  # what takes long may be old when it arrives
+        self._asked = now  # after the call: its answer may already be old when it arrives
         if answer is None:
             return
         before, (self._newest, data) = self._newest, answer
-        if self._newest < before:  # the learner has resumed: what it learns now has old numbers
+        if self._newest < before:  # the learner has resumed: it reuses the numbers of old versions
             self._packed.keep(set())
         self._packed.put_bytes(self._newest, data)
-        self._packed.keep({self._newest, before})  # somebody may be about to read the one before
+        self._packed.keep({self._newest, before})  # a reader may be about to read the previous one
         self.size = len(data)
         self.fetched += 1
         self._write_board(data)
 
     def _has_board(self) -> bool:
-        """Makes the board, once; returns whether there is one."""
+        """Makes the board the first time; returns whether there is one."""
         if self._make_board is not None:
             self._board, self._make_board = self._make_board(self.size), None
             self._write_board(self._packed.bytes_of(self._newest))
@@ -95,7 +95,7 @@ class VariableRelay:
             self._board.write(self._newest, functools.partial(copy_bytes, data))
 
     def close(self) -> None:
-        """Removes files and board: who asks from now on gets bytes."""
+        """Removes files and board: from now on readers get bytes."""
         with self._lock:
             if self._newest in self._packed:  # the learner may be gone
                 data = self._packed.bytes_of(self._newest)

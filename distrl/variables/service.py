@@ -1,4 +1,4 @@
-"""A service that gives out a learner's parameters, and its end in other processes."""
+"""Serves a learner's parameters to other processes, and the client that reads them."""
 
 import functools
 import threading
@@ -12,7 +12,7 @@ from distrl.types import Params
 from distrl.variables.client import VariableSource
 from distrl.variables.packed import Packed, PackedVersions, ParamsCodec
 
-_VERSION_WAIT_S = 1.0  # that a call waits for parameters that do not exist yet
+_VERSION_WAIT_S = 1.0  # how long a call waits for parameters that do not exist yet
 
 
 class VariableService:
@@ -29,9 +29,9 @@ class VariableService:
         source: a source in this process.
         agent: the parameters' agent.
         files: where readers on this machine find large parameters; None: they get bytes.
-        make_board: returns a `Board` for so many bytes, where they find small ones without asking,
-          as soon as they are made; the source must be a `Learner`. None, also if it returns that:
-            there is none.
+        make_board: returns a `Board` for so many bytes, where readers find small parameters as
+          soon as they are made, without asking; the source must be a `Learner`. If it is None, or
+          returns None, there is no board.
         """
         self._source = source
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class VariableService:
             self._write_board()
             learner.published.on_change = self._write_board
         self._newest = -1
-        self._before = -1  # the version before, which somebody may be about to read
+        self._before = -1  # the previous version, which a reader may be about to read
         self._first: int = getattr(source, "version", 0)
 
     def get_variables(self, newer_than: int, reader_domain: str = "") -> tuple[int, Packed] | None:
@@ -75,7 +75,8 @@ class VariableService:
         """Returns `(version, data)` after `number` updates since this service began.
 
         Waits briefly; returns None if they do not exist yet. The source must be a `Learner`, which
-        keeps its newest parameters. Those of one that is done stay, if its actors act for others.
+        keeps its newest parameters. Once it is done, its last ones stay, if its actors act for
+        other learners.
         """
         source: Any = self._source
         version = self._first + number
@@ -92,7 +93,7 @@ class VariableService:
             return self._get(version, reader_domain)
 
     def close(self) -> None:
-        """Removes the files; who asks from now on gets bytes."""
+        """Removes the files; from now on readers get bytes."""
         with self._lock:
             self._packed.close()
             if self._board is not None:
@@ -126,7 +127,7 @@ class RemoteVariables:
         self._board: Board | None = None
 
     def is_immediate(self) -> bool:
-        """Whether `get_variables` takes no longer than copying them."""
+        """Whether `get_variables` takes no longer than copying the parameters."""
         return self._board is not None and not self._board.is_closed
 
     def get_variables_at(self, number: int) -> tuple[int, Params] | None:
@@ -157,7 +158,7 @@ class RemoteVariables:
                     return version, self._codec.to_device(read_version(data))
                 board = Board.open(data)
             except FileNotFoundError:
-                continue  # a newer version has taken its place; bytes do not vanish
+                continue  # a newer version has replaced it; bytes do not vanish
             self._board = board
             return self.get_variables(newer_than)
         return None
