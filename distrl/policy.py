@@ -35,9 +35,9 @@ class Policy:
     serves one thread at a time.
 
     Attributes:
-      version: of the parameters, the number of updates that made them.
+      version: version of the parameters, the number of updates that made them.
       batch_size: number of environments that it acts in at once; None: any.
-      env_spec: of the environment of the training.
+      env_spec: spec of the environment that it was trained in.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Policy:
         self._name = type(getattr(agent, "agent", agent)).__name__
         self._agent: Any = WithDistribution(agent)
         self._greedy, self._seed = greedy, seed
-        self._inferencers: dict[int, Inferencer] = {}  # by size, for which each is compiled
+        self._inferencers: dict[int, Inferencer] = {}  # by number of environments
         self.env_spec = agent.env_spec
         self._clip = ActionClip(agent.env_spec.action)
         self._size = 0
@@ -115,29 +115,29 @@ class Policy:
         a `start` count from it.
 
         Continuous actions are clipped to their bounds, as environments do unless `clip_actions` is
-        off. The agent itself sees its previous action unclipped, as in the training.
+        off. The agent itself sees its previous action unclipped, as in training.
 
         A list, an array of 64 bits, or an integer instead of a float is converted, and so is any
         mapping instead of a dict, or sequence instead of a tuple. If the number of observations
-        differs from the previous call's, all episodes begin anew; the first call with a number
-        compiles for it.
+        differs from the previous call's, all episodes begin again; the first call with a new
+        number compiles for it.
 
         Args:
           observation: one environment's observation, or those of several as `[B, ...]`; the
             actions then are `[B, ...]` too.
-          reward: of the previous action, an input of some recurrent networks.
+          reward: the previous action's reward, an input of some recurrent networks.
 
         Raises:
-          SpecError: the observation violates the spec of the environment of the training.
+          SpecError: the observation violates the spec of the training's environment.
         """
         return self._act(self._lowered(observation), reward, None, for_environment=True)[0]
 
     def in_pool(self, observation: Nest, reward: Any = 0.0) -> Nest:
-        """As a call, for a pool: numbers count from 0, and the pool itself clips, if it does."""
+        """Like a call, but for a pool: numbers count from 0, and clipping is left to the pool."""
         return self._act(observation, reward, None)[0]
 
     def act(self, observation: Nest, reward: Any = 0.0, action: Nest = None) -> PolicyOutput:
-        """Returns an action for an observation with its log-probability, instead of a call.
+        """Returns an action for an observation, with its log-probability; use it instead of a call.
 
         Args:
           observation, reward: as in a call.
@@ -180,7 +180,7 @@ class Policy:
         Args:
           observation, reward: see `in_pool`.
           given: see `act`.
-          for_environment: the action is to be as the environment takes it, not as a pool does.
+          for_environment: return the action as the environment takes it, not as a pool does.
         """
         with own_settings():
             return self._infer(observation, reward, given, for_environment)
@@ -252,7 +252,7 @@ def load_policy(
       batch_size: number of environments to act in at once; None: as many as each call has
         observations.
       greedy: choose the best action or the mode; otherwise sample, as actors do.
-      seed: of the samples.
+      seed: seed of the samples.
       trust: run the code that is saved with an agent or a transform of the user's own. Set it only
         for a run of yours, or of somebody who may run programs as you.
 

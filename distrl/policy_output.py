@@ -1,4 +1,4 @@
-"""What a loaded policy gives for an observation: an action with its distribution."""
+"""What `Policy.act` returns for an observation: an action with its distribution."""
 
 from typing import Any, NamedTuple
 
@@ -10,15 +10,15 @@ from distrl.types import AgentOutput, Nest, Params, TimeStep
 
 
 class PolicyOutput(NamedTuple):
-    """An action, and the distribution that it is from.
+    """An action, and the distribution that it comes from.
 
     Attributes:
       action: the action, with continuous ones clipped to their bounds.
       log_prob: float32, its log-probability, that of the action before it was clipped. A policy
         that samples has that of its sampling, also if it acts greedily.
-      parameters: of the distribution, by name: `value` with `logits` (normalised) or `mean` and
-        `std`, for IMPALA, A2C and PPO; `values` and `probabilities` for DQN and R2D2; `mean` and
-        `std` before the tanh for SAC.
+      parameters: the distribution's parameters by name: `value` with `logits` (normalised) or
+        `mean` and `std`, for IMPALA, A2C and PPO; `values` and `probabilities` for DQN and R2D2;
+        `mean` and `std` before the tanh for SAC.
     """
 
     action: Nest

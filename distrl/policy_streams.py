@@ -22,7 +22,7 @@ class PolicyStreams:
     """Asks one inferencer for actions, and stores the steps of its streams.
 
     Attributes:
-      statistics: of the streams' episodes; the actor adds the steps that it receives.
+      statistics: statistics of the streams' episodes; the actor adds the steps that it receives.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class PolicyStreams:
     ):
         """Args:
         inferencer: chooses the actions.
-        replay: stores the steps; None: nobody learns from them.
+        replay: stores the steps; None: no policy learns from them.
         spec: the streams' spec.
         num_streams: number of streams, which the statistics number from 0.
-        life: the actor's life, from which those of its streams follow.
+        life: the actor's life, from which the lives of its streams follow.
         """
         self._inferencer = inferencer
         self._replay = replay
@@ -56,7 +56,7 @@ class PolicyStreams:
         """
         if self._rounds is None:
             return self._infer(streams, timestep)
-        source: Any = self._inferencer  # in rounds it is no rule's
+        source: Any = self._inferencer  # not a rule's: rules have no rounds
         self._rounds.begin(source.request_version)
         inference = self._infer(streams, timestep)
         if self._rounds.is_due(self._life):

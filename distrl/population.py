@@ -30,11 +30,11 @@ class Population:
 
     Each member is compared with the others every `interval` of its updates. One of the worst
     `share` copies parameters and optimiser state of a random one of the best, if its return is
-    worse, and gets that one's hyperparameters, changed: `Tunable` says which there are.
+    worse, and gets that one's hyperparameters with changes: `Tunable` says which there are.
 
     Attributes:
       interval: updates of a member between two comparisons.
-      share: share of the members that count as the worst, and as the best, in (0, 0.5]; at least
+      share: share of the members that counts as the worst, and as the best, in (0, 0.5]; at least
         one member.
       factors: a hyperparameter is multiplied by a random one of these, and kept in its range.
       resample: chance of a new value instead, uniform in its logarithm over its range, in [0, 1].
@@ -100,10 +100,10 @@ class Population:
 
 
 class MemberStanding(NamedTuple):
-    """What the others know about a member."""
+    """What the other members know about a member."""
 
     version: int  # learner updates
-    episodes: int  # that the mean is over
+    episodes: int  # number of episodes that the mean is over
     mean_return: float | None
 
 
@@ -111,7 +111,7 @@ class PopulationMember(Protocol):
     """The learner of a member, in this process or in another."""
 
     def standing(self) -> MemberStanding:
-        """Returns how it stands."""
+        """Returns its version, episodes and mean return."""
 
     def skipped_in_row(self) -> int:
         """Returns the number of its updates that were skipped since the last that was not."""
@@ -120,14 +120,14 @@ class PopulationMember(Protocol):
         """Returns its state in a form that the others' `adopt` takes, and its hyperparameters."""
 
     def adopt(self, state: Any, values: Mapping[str, float]) -> None:
-        """Replaces its state by another member's, with these hyperparameters."""
+        """Replaces its state with another member's, with these hyperparameters."""
 
     def forget_episodes(self) -> None:
         """Forgets the recent episodes, which are of another policy than the current one."""
 
 
 class Evolution:
-    """Compares members, and has the worst copy the best. Who copies whom follows from the seed."""
+    """Compares members, and makes the worst copy the best. The seed decides who copies whom."""
 
     def __init__(
         self,
@@ -140,12 +140,12 @@ class Evolution:
     ):
         """Args:
         population: the settings.
-        ranges: of the hyperparameters, see `Tunable`.
+        ranges: the ranges of the hyperparameters, see `Tunable`.
         members: the members, by name, in order.
         seed: seed of all choices.
         record: file to which each copy, and each restart of a learner, adds a line of JSON; None:
           no file.
-        printer: takes such lines as text.
+        printer: takes a line of text about each.
         """
         self._population, self._ranges = population, ranges
         self._members = dict(members)
@@ -153,8 +153,8 @@ class Evolution:
         self._seed = seed
         self._record = record
         self._printer = printer
-        self._versions: dict[str, int] = {}  # of the members, when they were last looked at
-        self._scores: dict[str, float] = {}  # a copy has the other's until it has its own
+        self._versions: dict[str, int] = {}  # the members' versions at the last look
+        self._scores: dict[str, float] = {}  # a copy keeps the other's score until it has its own
 
     def run_once(self) -> None:
         """Compares the members whose turn it is.
@@ -163,13 +163,13 @@ class Evolution:
         whatever its returns were, and nobody copies it.
 
         Raises:
-          Diverged: all have.
+          Diverged: all members have.
         """
         standings, due = {}, []
         for name, member in self._members.items():
             standing = member.standing()
             version = standing.version
-            before = self._versions.get(name, version)  # a resumed member has had its turn
+            before = self._versions.get(name, version)  # a resumed member has been compared already
             self._versions[name] = version
             if version < before:
                 self._step_back(name, version, before)
@@ -238,10 +238,10 @@ class Evolution:
 
 
 def drop_lost(record: Path, versions: Mapping[str, int]) -> None:
-    """Drops a record's lines that a resumed run has lost: those from after its checkpoints.
+    """Drops the lines of a record that a resumed run has lost: those after its checkpoints.
 
     Args:
-      record: the file, if there is one. A line that cannot be read, as a kill has cut it, goes too.
+      record: the file, if there is one. A line that a kill has cut off is dropped, too.
       versions: learner steps from which the members resume.
     """
     if not record.exists():
@@ -268,7 +268,7 @@ def check_members(
 
     Args:
       population: its settings.
-      tasks: of the learned policies, by name.
+      tasks: the tasks of the learned policies, by name.
       shared: names of parameters that policies share.
     """
     if shared:

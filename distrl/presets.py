@@ -1,6 +1,6 @@
 """Experiments by name: an environment and an algorithm with settings that suit them.
 
-An environment of your own may take the place of a name.
+An environment of your own may be given instead of a name.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ AGENTS: dict[str, type[AlgorithmConfig]] = {
 
 
 def check_agent(agent: str | None) -> None:
-    """Raises ConfigError for what is no key of AGENTS. Args: agent: None stands for the default."""
+    """Raises ConfigError for a name that is not in AGENTS. Args: agent: None means the default."""
     if agent is None:
         return
     if not isinstance(agent, str):

@@ -1,4 +1,4 @@
-"""Random values of specs, for checks of parts of one's own."""
+"""Random values of specs, for checks of the user's own parts."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from distrl import specs
 from distrl.specs import EnvironmentSpec
 from distrl.types import Nest, StepType, TimeStep, Trajectory
 
-_MOST = 256  # different values of an integer
-_LONGEST = 6  # steps of an episode
+_MOST = 256  # most different values of an integer
+_LONGEST = 6  # most steps of an episode
 
 
 def random_values(random: np.random.Generator, spec: Nest, *leading: int) -> Nest:
@@ -40,7 +40,7 @@ def random_steps(
     streams: int,
     episode: int | None = None,
 ) -> Trajectory:
-    """Returns random steps `[length, streams]` of episodes that end in both ways.
+    """Returns random steps `[length, streams]` of episodes with true ends and time limits.
 
     Each stream begins with an episode. Its state is ().
 

@@ -18,7 +18,7 @@ from distrl.types import Inference, Nest, TimeStep
 
 
 class FixedPolicy(Protocol):
-    """The settings of a policy that does not learn. Hashable, without resources.
+    """The settings of a policy that does not learn. Hashable; holds no resources.
 
     It may also have `check(env_spec, name)`, which raises ConfigError if it cannot act for agents
     of that spec; `name` is its name in the experiment.
@@ -31,7 +31,7 @@ class FixedPolicy(Protocol):
 
         Args:
           env_spec: spec of the agents that it acts for.
-          max_streams: streams that it serves at most.
+          max_streams: most streams that it serves.
           seed: seed of its random numbers.
         """
 
@@ -101,12 +101,12 @@ class RandomPolicy:
 
 
 class FixedSource:
-    """Actions of a function, in the form in which an inferencer gives them; version 0."""
+    """Gives a function's actions in the form of an inferencer's; their version is 0."""
 
     def __init__(self, function: Callable[[TimeStep], Nest], env_spec: EnvironmentSpec, name: str):
         """Args:
-        function: from the TimeStep `[B, ...]` to actions `[B, ...]`.
-        env_spec: their spec.
+        function: returns actions `[B, ...]` for a TimeStep `[B, ...]`.
+        env_spec: spec of the agents.
         name: name of the rule, for messages.
         """
         self._function = function
@@ -135,7 +135,7 @@ class FixedSource:
 
 
 def _narrowed(array: npt.NDArray[Any], struct: Any) -> npt.NDArray[Any]:
-    """Returns an array with the dtype of the spec if only its width differs, as Python's do."""
+    """Returns an array in the spec's dtype if only the width differs, as with Python's numbers."""
     if array.dtype.kind == np.dtype(struct.dtype).kind and array.dtype.kind in "if":
         return array.astype(struct.dtype)
     return array
@@ -163,8 +163,8 @@ def _draw(leaf: Any, batch_size: int, mask: Any, generator: np.random.Generator)
 
 def _draw_legal(legal: npt.NDArray[Any], generator: np.random.Generator) -> npt.NDArray[Any]:
     """Returns legal choices [B], each with the same chance, for `legal`, bool [B, num_values]."""
-    # The largest of independent uniform numbers is each one's with the same chance; without a legal
-    # one, as at an episode's end, all count.
+    # Each of several independent uniform numbers is the largest with the same chance; if no choice
+    # is legal, as at an episode's end, all count.
     noise = generator.random(legal.shape)
     legal = legal | ~legal.any(axis=1, keepdims=True)
     return np.where(legal, noise, -1).argmax(axis=1)

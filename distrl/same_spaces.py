@@ -1,4 +1,4 @@
-"""Whether a policy that was made for one environment can act in another."""
+"""Checks whether a policy that was made for one environment can act in another."""
 
 import itertools
 from typing import Any
@@ -18,15 +18,15 @@ def different_part(
 
     Structures, shapes, dtypes, bounds of actions, and the numbers from which integers count must be
     the same. Integers of an observation may have narrower bounds, not wider ones: networks make
-    them one-hot, or scale them, by those that they were made for. Bounds of floats in observations
-    are known of some libraries' environments only, and do not count.
+    them one-hot, or scale them, by the bounds that they were made for. Bounds of floats in
+    observations are known for some libraries' environments only, and do not count.
 
     Args:
       made_for: spec of the policy's environment.
       other: spec of the other one.
 
     Returns:
-      The part, "observation", "action" or "reward", and the two specs of it for a message.
+      The part, "observation", "action" or "reward", and its two specs for a message.
     """
     for part in ("observation", "action", "reward"):
         was, now = getattr(made_for, part), getattr(other, part)
@@ -60,12 +60,12 @@ def _bounds(leaf: Any) -> tuple[Any, Any]:
 
 
 def equal_starts(one: Nest, other: Nest) -> bool:
-    """Compares two nests of `EnvironmentSpec`'s starts; None is one of zeros."""
+    """Compares two nests of `EnvironmentSpec`'s starts; None stands for zeros."""
     pairs = itertools.zip_longest(jax.tree.leaves(one), jax.tree.leaves(other), fillvalue=0)
     return all(np.all(np.equal(*pair)) for pair in pairs)
 
 
 def described(spec: Nest, start: Nest) -> str:
-    """Returns a spec, and the numbers from which its integers count, in one line of a message."""
+    """Returns a spec, and the numbers from which its integers count, as a message's text."""
     counted = "" if equal_starts(start, None) else f", counted from {start}"
     return " ".join(f"{spec}{counted}".split())

@@ -43,7 +43,7 @@ class SavedPolicy:
       path: a run folder (of a run of several policies, `RUN/tasks/NAME`), or the folder of one
         checkpoint. An actor loads it when it starts.
       which: "latest" or "best" (see `Checkpoints.best`) of a run folder's checkpoints.
-      greedy: choose the best action or the mode; False: sample or explore, as in its training.
+      greedy: choose the best action or the mode; False: sample or explore, as in training.
       trust: run the code that is saved with an agent of the user's own; see `load_policy`.
     """
 
@@ -75,16 +75,16 @@ class SavedPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class PastPolicies:
-    """Earlier versions of a policy, each chosen at random for an episode: for self-play.
+    """Earlier versions of a policy, for self-play: one is chosen at random for each episode.
 
     They are the checkpoints of a run folder, which may be that of the run itself. Before the first
-    one the actions are random. `checkpoint.period` and `checkpoint.keep` of that run say how far
-    apart they are, and how many there are. Damaged ones are left out.
+    checkpoint, actions are random. `checkpoint.period` and `checkpoint.keep` of that run say how
+    far apart they are, and how many there are. Damaged ones are skipped.
 
     Attributes:
       path: the run folder; of a run of several policies, `RUN/tasks/NAME`.
-      newest: the most of the newest checkpoints to choose from.
-      refresh: seconds between two looks for new ones.
+      newest: how many of the newest checkpoints to choose from, at most.
+      refresh: seconds between two searches for new ones.
       greedy: see `SavedPolicy`.
       trust: see `SavedPolicy`.
     """
@@ -103,7 +103,7 @@ class PastPolicies:
             check_flag(self, name, "PastPolicies")
 
     def check(self, env_spec: EnvironmentSpec, name: str) -> None:
-        """As that of `SavedPolicy`, for the newest undamaged checkpoint, if there is one."""
+        """Like that of `SavedPolicy`, for the newest undamaged checkpoint, if there is one."""
         for path in reversed(Checkpoints(self.path).paths()):
             settings = _load_past(path, lambda checkpoint: settings_of(checkpoint, self.trust))
             if settings is not None:
@@ -112,10 +112,10 @@ class PastPolicies:
                 return
 
     def check_own(self, task: Task, env_spec: EnvironmentSpec, name: str) -> None:
-        """As `check`, for the checkpoints that the run itself will have in the folder.
+        """Like `check`, for the checkpoints that the run itself will write to the folder.
 
         Args:
-          task: whose checkpoints they will be.
+          task: the task that will write them.
           env_spec, name: see `check`.
         """
         what, code = f"policy {name!r}: PastPolicies({self.path!r})", own_code(task)
@@ -146,12 +146,12 @@ def _load_past(
     load: Callable[[Checkpoint], Loaded],
     skip: Callable[[ConfigError], None] = lambda error: None,
 ) -> Loaded | None:
-    """Returns what `load` makes of a checkpoint; None if it is damaged, or the run has removed it.
+    """Returns what `load` returns for a checkpoint; None if it is damaged or was removed.
 
     Args:
       path: its folder.
       load: takes the checkpoint, whose files were checked.
-      skip: takes the error of one that is damaged.
+      skip: takes the error of a damaged checkpoint.
     """
     try:
         checkpoint = Checkpoint.read(path, POLICY_FILES)
@@ -181,9 +181,9 @@ class PastSource:
         self._source: SnapshotSource | None = None
         self._loaded: dict[str, SavedAgent] = {}
         self._looked = -np.inf
-        self._damaged: set[str] = set()  # names of checkpoints
-        self._told = False  # that there is no checkpoint yet
-        self._begun: set[int] = set()  # streams whose episodes have a version of the policy
+        self._damaged: set[str] = set()  # names of damaged checkpoints
+        self._reported = False  # whether it printed that there is no checkpoint yet
+        self._begun: set[int] = set()  # streams whose episodes a version of the policy plays
 
     def inference(
         self,
@@ -211,7 +211,7 @@ class PastSource:
         return inference
 
     def _look(self) -> None:
-        """Loads checkpoints that have come since, and drops those that are too old."""
+        """Loads new checkpoints, and drops those that are too old."""
         self._looked = time.monotonic()
         loaded: dict[str, SavedAgent] = {}
         for path in reversed(self._checkpoints.paths()):
@@ -221,8 +221,8 @@ class PastSource:
             if len(loaded) == self._policy.newest:
                 break
         loaded = dict(reversed(loaded.items()))
-        if not loaded and not self._told:
-            self._told = True
+        if not loaded and not self._reported:
+            self._reported = True
             where = self._policy.path
             print(f"PastPolicies: no checkpoint in {where} yet: actions are random", flush=True)
         if not loaded or loaded.keys() == self._loaded.keys():

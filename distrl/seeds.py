@@ -22,8 +22,8 @@ def seed(run: int, group: str, index: int, life: int = 0) -> int:
     Args:
       run: the run's seed.
       group: the node's group, e.g. "actor".
-      index: of the node in its group.
-      life: of the node.
+      index: the node's index in its group.
+      life: the node's life.
     """
     key = (zlib.crc32(group.encode()), index, life)
     return int(np.random.SeedSequence(run, spawn_key=key).generate_state(1)[0] >> 1)
@@ -35,15 +35,15 @@ def environment_seeds(
     """Returns the seeds of a node's environments, in [0, 2**31), consecutive modulo 2**31.
 
     All seeds of a run are distinct, over actors and evaluators, environments, and the first 32
-    lives of a node; those of later lives are random, and coincide by chance only. They do not
+    lives of a node; those of later lives are random, and coincide only by chance. They do not
     depend on the number of actors.
 
     Args:
       run: the run's seed.
       group: "actor" or "evaluator".
-      index: of the node in its group.
+      index: the node's index in its group.
       num_envs: how many seeds.
-      life: of the node.
+      life: the node's life.
 
     Raises:
       ConfigError: more nodes or environments than there are seeds for.
@@ -71,6 +71,6 @@ def restart_seed(seed: int, restarts: int) -> int:
 
 
 def _draw(entropy: int, child: int) -> int:
-    """Returns a number in [0, 2**32) of a `SeedSequence`, if `child` is 0, or of a child of it."""
+    """Returns a number in [0, 2**32) from a `SeedSequence`, if `child` is 0, or from a child."""
     sequence = np.random.SeedSequence(entropy, spawn_key=(child,) if child else ())
     return int(sequence.generate_state(1)[0])

@@ -1,4 +1,4 @@
-"""Actions of one of several saved versions of an agent, as an inferencer gives them."""
+"""An inferencer that acts with one of several saved versions of an agent for each stream."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from distrl.types import Inference, Params, StepType, TimeStep
 
 
 class _ChosenParams:
-    """Parameters as an inferencer takes them, replaced by hand between two requests."""
+    """Parameters for an inferencer, which are replaced explicitly between two requests."""
 
     def __init__(self, version: int, params: Params):
         self.version, self.params = version, params
@@ -23,7 +23,7 @@ class _ChosenParams:
 
 
 class SnapshotSource:
-    """Actions of one of several versions of an agent for each stream; see `InferenceSource`.
+    """Acts with one of several versions of an agent for each stream; see `InferenceSource`.
 
     A stream keeps its version until its next FIRST, where its recurrent state is reset.
     """
@@ -31,7 +31,7 @@ class SnapshotSource:
     def __init__(self, saved: SavedAgent, max_streams: int, seed: int, greedy: bool):
         """Args:
         saved: the agent, with the first version.
-        max_streams: streams that it serves at most.
+        max_streams: most streams that it serves.
         seed: seed of its random numbers.
         greedy: see `SavedPolicy`.
         """
@@ -47,7 +47,7 @@ class SnapshotSource:
             evaluation=greedy,
         )
         self._rng = np.random.default_rng(seed)
-        self._snapshots: dict[int, Params] = {}  # by number, in the order of their coming
+        self._snapshots: dict[int, Params] = {}  # by number, in order of arrival
         self._current: list[int] = []  # numbers to choose from
         self._of_stream: dict[int, int] = {}
         self.offer([saved])

@@ -1,4 +1,4 @@
-"""Specs of what an environment and an agent exchange, and the check of data that enters.
+"""Specs of what an environment and an agent exchange, and checks of data against them.
 
 Leaves are dm_env's specs (`Array`, `BoundedArray`, `DiscreteArray`), or `jax.ShapeDtypeStruct`
 if only shape and dtype matter; always for one stream at one step, without leading axes.
@@ -15,7 +15,7 @@ from distrl.errors import SpecError
 from distrl.types import TIME_FIELDS, Nest, TimeStep, Trajectory
 
 ACTION_MASK = "action_mask"
-"""Name of an observation's leaf that says which discrete actions are legal, not 0 for each."""
+"""Name of an observation's leaf that says which discrete actions are legal: those not 0."""
 
 
 class EnvironmentSpec(NamedTuple):
@@ -32,8 +32,8 @@ class EnvironmentSpec(NamedTuple):
     reward: specs.Array = specs.Array((), np.float32, "reward")
     env_info: Any = ()  # dict of declared dm_env specs by name; () if there are none
     reward_delay: int = 0  # most steps until an action's reward is known
-    # Nests of what the environment's own values, which may count from another number than 0, are
-    # higher by; None: by nothing. Pools and agents only have what the specs say.
+    # Nests of numbers to add to get the environment's own values, which may not count from 0; None:
+    # nothing to add. Pools and agents only see values as the specs have them.
     observation_start: Nest = None
     action_start: Nest = None
 
@@ -78,7 +78,7 @@ def batch_struct(struct: Trajectory, length: int, size: int) -> Trajectory:
     """Returns shapes and dtypes of a batch.
 
     Args:
-      struct: of one stream at one step, as `trajectory_struct` returns them.
+      struct: those of one stream at one step, as `trajectory_struct` returns them.
       length: transitions of an unroll.
       size: unrolls of a batch.
     """
@@ -93,7 +93,7 @@ def batch_struct(struct: Trajectory, length: int, size: int) -> Trajectory:
 
 
 def timestep_struct(env_spec: EnvironmentSpec) -> TimeStep:
-    """Returns shapes and dtypes of what is stored and sent of a time step: one stream."""
+    """Returns shapes and dtypes of what is stored and sent of one stream's time step."""
     scalar = jax.ShapeDtypeStruct((), np.float32)
     return TimeStep(
         step_type=jax.ShapeDtypeStruct((), np.int8),
@@ -131,7 +131,7 @@ def trajectory_struct(env_spec: EnvironmentSpec, extras: Nest, state: Nest) -> T
 
 
 def is_clippable(spec: Any) -> bool:
-    """Whether a leaf is of floats with a finite bound, so that values beyond it can be clipped."""
+    """Whether a leaf has floats with a finite bound, so that values beyond it can be clipped."""
     if not isinstance(spec, specs.BoundedArray) or not np.issubdtype(spec.dtype, np.floating):
         return False
     return bool(np.isfinite(spec.minimum).any() or np.isfinite(spec.maximum).any())
@@ -165,7 +165,7 @@ def check(value: Nest, spec: Nest, leading: tuple[int, ...], where: str) -> None
 def rebuilt(value: Nest, spec: Nest) -> Nest:
     """Returns a nest in its spec's containers: its mappings as dicts, its sequences as tuples.
 
-    What is of another structure stays as it is, for `check` to say what is wrong.
+    A value of another structure stays as it is: `check` says what is wrong.
     """
     if isinstance(spec, dict) and isinstance(value, Mapping) and value.keys() == spec.keys():
         return {name: rebuilt(value[name], part) for name, part in spec.items()}
@@ -176,10 +176,10 @@ def rebuilt(value: Nest, spec: Nest) -> Nest:
 
 
 def converted(value: Nest, spec: Nest) -> Nest:
-    """Returns a nest of what NumPy makes arrays of, with the dtypes of `spec` where that is safe.
+    """Converts a nest of array-likes to the dtypes of `spec` where that is safe.
 
-    That is where the kind is the same (float64 for float32) or the values are (integers). What
-    cannot be converted stays as it is, for `check` to say what is wrong.
+    It is safe if the kind stays the same (float64 to float32) or the values do (integers). What
+    cannot be converted stays as it is: `check` says what is wrong.
 
     Args:
       value: nest of arrays, numbers, or lists of these.
@@ -194,7 +194,9 @@ def converted(value: Nest, spec: Nest) -> Nest:
         if array.dtype == leaf.dtype or array.dtype.kind not in "biuf":
             return array
         cast = array.astype(leaf.dtype)
-        if array.dtype.kind in "iu" and leaf.dtype.kind not in "fc":  # a small one would wrap
+        if (
+            array.dtype.kind in "iu" and leaf.dtype.kind not in "fc"
+        ):  # a small one would wrap
             return cast if (cast == array).all() else array
         return cast if np.can_cast(array.dtype, leaf.dtype, "same_kind") else array
 
@@ -205,10 +207,10 @@ def converted(value: Nest, spec: Nest) -> Nest:
 
 
 def raised(value: Nest, starts: Nest, sign: int) -> Nest:
-    """Returns integers that count from the environment's numbers, or, with sign -1, from 0.
+    """Shifts integers to count from the environment's numbers, or, with sign -1, from 0.
 
     Args:
-      value: nest of arrays or numbers; of another structure than `starts`: stays as it is.
+      value: nest of arrays or numbers; it stays as it is if `starts` has another structure.
       starts: `observation_start` or `action_start` of a spec.
       sign: 1 or -1.
     """
@@ -235,7 +237,7 @@ def check_integers(value: Nest, spec: Nest, starts: Nest, where: str) -> None:
     Args:
       value: nest of arrays that `check` has accepted, with any leading axes.
       spec: nest of specs, without leading axes.
-      starts: what the numbers of a message are higher by: see `EnvironmentSpec`.
+      starts: what to add to the numbers in a message: see `EnvironmentSpec`.
       where: what the value is, for the message.
     """
     raised_leaves = jax.tree.leaves(raised(value, starts, 1))
@@ -272,7 +274,7 @@ def no_choice(name: str, num_values: int, number: Any) -> str:
 
 
 def success_code(value: Any, where: str) -> np.int8:
-    """Returns 1 for a success, 0 for a failure, -1 for neither.
+    """Returns the code of a success (1), a failure (0), or neither (-1).
 
     Args:
       value: True or False, 1 or 0 of any type, or -1 or None for neither.

@@ -22,7 +22,7 @@ from distrl.transforms.agent import TransformedAgent
 from distrl.transforms.base import Transform, check_order, specs_seen
 from distrl.types import Trajectory
 
-_EPISODE_SYNC = 16  # steps of a stream between two refreshes of the parameters
+_EPISODE_SYNC = 16  # most steps of a stream between two refreshes of the parameters
 
 
 class AgentConfig(Protocol):
@@ -50,7 +50,7 @@ class Task:
       name: unique in the experiment.
       index: position in the experiment; task 0 has the node "learner/0".
       environment, evaluation_environment, agent, transforms, replay, learner, evaluator, goal:
-        See `Experiment`.
+        see `Experiment`.
       actors, inference: the experiment's, from which the task's sizes follow; with several agents,
         `actors.num_envs` is the number of the task's streams in an actor.
       agents: ids of the environment's agents that it may act for; () if the environment has one.
@@ -88,12 +88,13 @@ class Task:
     def is_evaluated(self) -> bool:
         """Whether an evaluator plays episodes with its parameters."""
         acts: bool = getattr(self.agent, "acts", True)
-        return acts and not (self.agents and self.learns_from)  # whose agents another acts for
+        # With several agents, the agents of a policy that learns from another follow that one.
+        return acts and not (self.agents and self.learns_from)
 
     def batch_sizes(self, num_envs: int) -> tuple[int, ...]:
-        """Returns the sizes of batches to infer, of so many environments; (): as they come.
+        """Returns the sizes of inference batches of so many environments; (): any size.
 
-        Agents come and go, and every new size would be compiled.
+        With several agents, which come and go, each new size would have to be compiled.
         """
         largest = num_envs * self.streams_per_env
         return tuple(-(-largest // part) for part in (8, 4, 2, 1)) if self.agents else ()
@@ -113,7 +114,7 @@ class Task:
 
     @property
     def is_coupled(self) -> bool:
-        """Whether acting and learning wait for each other: a queue, or a ratio of samples."""
+        """Whether acting and learning wait for each other, by a queue or by a ratio of samples."""
         return self.replay.table == "queue" or self.replay.samples_per_insert is not None
 
     def check(self) -> None:
@@ -223,7 +224,7 @@ class Task:
         """Returns shapes and dtypes of what is stored, for one stream at one step.
 
         Args:
-          agent: the task's, if it has been made already.
+          agent: the task's agent, if it has been made already.
         """
         agent = agent or self.make_agent()
         return specs.trajectory_struct(agent.env_spec, extras_struct(agent), state_struct(agent))
@@ -285,14 +286,14 @@ class Task:
         if self.inference.sync_interval is not None:
             return self.inference.sync_interval
         length = self.replay.unroll_length
-        if self.replay.whole_episodes:  # they end at any time
+        if self.replay.whole_episodes:  # these end at any time
             length = min(length, _EPISODE_SYNC)
         return length * self.actors.num_envs // self.actors.envs_per_step
 
     @property
     def unrolls_per_item(self) -> int:
         """Unrolls in one item of a remote queue: fewer messages, and batches stay whole."""
-        # Agents' unrolls, and episodes, end at their own times.
+        # Unrolls of several agents, and whole episodes, end at different times.
         if self.replay.table != "queue" or self.agents or self.replay.whole_episodes:
             return 1
         shard_size = self.replay.max_size // self.replay.num_shards
@@ -300,7 +301,7 @@ class Task:
 
     @property
     def shard_batch(self) -> int:
-        """Unrolls of a batch from one of the replay's shards, rounded up to whole items."""
+        """Unrolls of a batch that one of the replay's shards gives, rounded up to whole items."""
         per_item = self.unrolls_per_item
         return per_item * math.ceil(self.learner.batch_size / (per_item * self.replay.num_shards))
 

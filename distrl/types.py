@@ -36,16 +36,16 @@ class TimeStep(NamedTuple):
     """
 
     step_type: Array  # int8 [B], a StepType
-    reward: Array  # float32 [B], of prev_action; 0 at FIRST
+    reward: Array  # float32 [B], reward of prev_action; 0 at FIRST
     discount: Array  # float32 [B], 0 or 1
     observation: Nest  # [B, ...]; at LAST the true final one
     prev_action: Nest  # [B, ...]; zeros at FIRST
     env_id: Any = ()  # int32 [B], the environment's slot in the pool; for agents the stream id
-    env_info: Nest = ()  # [B, ...], for the actor: neither agents nor tables get it
+    env_info: Nest = ()  # [B, ...], for the actor only: neither agents nor tables get it
 
 
 class AgentOutput(NamedTuple):
-    """The result of an agent's `actor_step`, beside its next state."""
+    """The result of an agent's `actor_step`, besides its next state."""
 
     action: Nest  # [B, ...]
     extras: Nest  # [B, ...], stored with the step: behaviour logits or log-probabilities, values
@@ -56,7 +56,7 @@ class Inference(NamedTuple):
 
     action: Nest  # [B, ...]
     extras: Nest  # [B, ...]
-    version: int | Array  # of the parameters that chose the actions; of one step, or int32 [B]
+    version: int | Array  # the version of the parameters that chose the actions, or int32 [B]
     state: State | None = None  # [B, ...], the state *before* this step; None unless asked for
     source_life: int = 0  # the inferencer's life; a new one has lost the streams' recurrent state
 
@@ -71,11 +71,11 @@ class Trajectory(NamedTuple):
     timestep: TimeStep  # [T + 1, B, ...]; env_id and env_info are ()
     action: Nest  # [T + 1, B, ...]
     extras: Nest  # [T + 1, B, ...]
-    version: Array  # int32 [T + 1, B], of the parameters that chose the action
+    version: Array  # int32 [T + 1, B], version of the parameters that chose the action
     state: State  # [B, ...], the recurrent state before the first step
     stream_id: Array  # int32 [B]
     life: Array  # int32 [B]
-    probability: Array  # float32 [B], of the table's choice of the unroll; 1 for a queue
+    probability: Array  # float32 [B], with which the table sampled the unroll; 1 for a queue
 
 
 class Sample(NamedTuple):
@@ -83,7 +83,7 @@ class Sample(NamedTuple):
 
     trajectory: Trajectory
     key: Array  # uint64 [B], the items' keys in their table, for priority updates
-    inserts: int = 0  # unrolls that the table had received by then; of a queue, handed out
+    inserts: int = 0  # unrolls that the table had received by then; for a queue, handed out
 
 
 TIME_FIELDS = ("timestep", "action", "extras", "version")

@@ -1,3 +1,3 @@
-"""The version of distrl, in this one place."""
+"""The version of distrl: this is the only place that has it."""
 
 __version__ = "0.1.0"

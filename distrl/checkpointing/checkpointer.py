@@ -83,7 +83,7 @@ class Checkpointer:
         callbacks: called by `check`, after a checkpoint was written.
         """
         self._callbacks = callbacks
-        self._told: queue.SimpleQueue[Checkpoint] = queue.SimpleQueue()  # for the callbacks
+        self._unreported: queue.SimpleQueue[Checkpoint] = queue.SimpleQueue()  # for the callbacks
         self._run_dir = Path(run_dir)
         self._task_dir = self._run_dir if task_dir is None else task_dir
         self._store = Checkpoints(self._task_dir, config.keep, other_tasks)
@@ -118,8 +118,8 @@ class Checkpointer:
         """Calls the callbacks. Raises the thread's error, if it has failed for good."""
         if self._error is not None:
             raise self._error
-        while self._callbacks and not self._told.empty():
-            self._callbacks.saved(*self._told.get())
+        while self._callbacks and not self._unreported.empty():
+            self._callbacks.saved(*self._unreported.get())
 
     def close(self) -> None:
         """Saves the state in which the program's loop has ended, and waits until it is written.
@@ -233,7 +233,7 @@ class Checkpointer:
         path = self._store.write(state.version, lambda folder: self._write(folder, state, last))
         self._saved, self._counted = state.version, counted
         if self._callbacks:
-            self._told.put(Checkpoint(path, Checkpoint.read_manifest(path)))
+            self._unreported.put(Checkpoint(path, Checkpoint.read_manifest(path)))
         nbytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         seconds = time.monotonic() - began
         self._printer(f"checkpoint {path.name}: {nbytes / 1e6:.1f} MB in {seconds:.2f} s")
