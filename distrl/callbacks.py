@@ -38,7 +38,7 @@ class EvaluationScores(NamedTuple):
       task: name of the task.
       learner_steps: number of updates that made the parameters.
       mean_return, min_return, max_return: the returns of the evaluation's episodes.
-      success_rate: from 0 to 1; None: the environment does not report success.
+      success_rate: share of successes, from 0 to 1; None: the environment does not report success.
     """
 
     task: str

@@ -88,9 +88,9 @@ class Experiment:
         in shared memory.
       seed: root of every seed of the run.
       task: name of the task, which names its tables and metrics; at most 150 characters.
-      policies: by name, each a `LearnedPolicy`, or an algorithm's settings for one with its
+      policies: policies by name, each a `LearnedPolicy`, an algorithm's settings for one with its
         defaults, or a `distrl.rules.FixedPolicy`, such as a rule.
-      policy_of: from the environment's agents to names of policies: a mapping, or a function of
+      policy_of: maps the environment's agents to names of policies: a mapping, or a function of
         the agent's id and a `distrl.envs.multi_agent.assignment.Episode`, called where the agent's
         episode begins.
       learners: where several policies learn: "each" in a process of its own, or all in "one"

@@ -199,7 +199,7 @@ def joined(endings: Mapping[str, tuple[str, bool]]) -> tuple[str, bool]:
     """Returns the end of a program from those of its tasks.
 
     Args:
-      endings: by task, why it ended, and whether its goal was reached.
+      endings: why each task ended, and whether its goal was reached, by task.
 
     Returns:
       The reasons, each once, with the tasks' names if they differ, and whether all goals were

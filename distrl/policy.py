@@ -254,7 +254,7 @@ def load_policy(
       greedy: choose the best action or the mode; otherwise sample, as actors do.
       seed: seed of the samples.
       trust: run the code that is saved with an agent or a transform of the user's own. Set it only
-        for a run of yours, or of somebody who may run programs as you.
+        for a run of yours, or of someone who may run programs as you.
 
     Raises:
       ConfigError: there is no complete checkpoint, or it has code and `trust` is not set.
@@ -274,7 +274,7 @@ class SavedAgent(NamedTuple):
 
 
 def find_saved(path: str | Path, which: str, caller: str) -> Checkpoint:
-    """Returns the checkpoint that `load_policy` would load. Args: caller: for messages.
+    """Returns the checkpoint that `load_policy` would load. Args: caller: name for messages.
 
     Raises:
       ConfigError: there is no complete checkpoint.

@@ -41,10 +41,10 @@ class Rule:
     """A rule of the user's own.
 
     Attributes:
-      function: from one stream's observation to its action, both as the environment has them:
-        numbers of a `Discrete` or `MultiDiscrete` space count from its `start`. Or, if `batched`,
-        from the TimeStep `[B, ...]` of several streams (their ids are `env_id`) to the nest of
-        their actions `[B, ...]`, both as agents have them: these numbers count from 0.
+      function: returns the action for one stream's observation, both as the environment has
+        them: numbers of a `Discrete` or `MultiDiscrete` space count from its `start`. Or, if
+        `batched`, returns the nest of actions `[B, ...]` for the TimeStep `[B, ...]` of several
+        streams (their ids are `env_id`), both as agents have them: these numbers count from 0.
       batched: see `function`.
     """
 

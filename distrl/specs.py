@@ -194,9 +194,7 @@ def converted(value: Nest, spec: Nest) -> Nest:
         if array.dtype == leaf.dtype or array.dtype.kind not in "biuf":
             return array
         cast = array.astype(leaf.dtype)
-        if (
-            array.dtype.kind in "iu" and leaf.dtype.kind not in "fc"
-        ):  # a small one would wrap
+        if array.dtype.kind in "iu" and leaf.dtype.kind not in "fc":  # a small one would wrap
             return cast if (cast == array).all() else array
         return cast if np.can_cast(array.dtype, leaf.dtype, "same_kind") else array
 

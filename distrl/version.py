@@ -1,3 +1,3 @@
-"""The version of distrl: this is the only place that has it."""
+"""The version of distrl; no other file has it."""
 
 __version__ = "0.1.0"

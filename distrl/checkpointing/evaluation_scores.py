@@ -1,4 +1,4 @@
-"""The evaluations that score a task's checkpoints."""
+"""Decides which evaluation scores which of a task's checkpoints."""
 
 from collections.abc import Mapping
 from typing import Any

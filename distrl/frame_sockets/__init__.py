@@ -1,1 +1,1 @@
-"""Connections that carry messages and arrays, for the calls that have to be fast."""
+"""Connections that carry messages and arrays, for calls that have to be fast."""

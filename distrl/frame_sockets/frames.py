@@ -27,7 +27,7 @@ _BUFFER_BYTES = 1 << 20
 _AHEAD_BYTES = 1 << 14  # read together with a frame's sizes, if they have arrived
 _IN_CHUNKS = 1 << 14  # bytes after a message; from this size on they go in chunks
 _SLICE = struct.pack("@ll", 0, 100_000)  # timeval: 0.1 s between two calls of `poll`
-_MOST_PIECES = 1024  # that one call sends: the kernel's IOV_MAX
+_MOST_PIECES = 1024  # pieces that one call sends: the kernel's IOV_MAX
 
 Bytes = npt.NDArray[np.uint8]
 _UNIX = "unix:"

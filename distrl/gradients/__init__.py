@@ -1,1 +1,1 @@
-"""Gradient workers: the shares of a batch, who computes them, and for which policy."""
+"""Gradient workers: the shares of a batch, and which worker computes which, for which policy."""

@@ -1,4 +1,4 @@
-"""A learner's gradient workers: who computes which share, and what becomes of lost shares."""
+"""A learner's gradient workers: who computes which share, and what happens to lost shares."""
 
 import collections
 import concurrent.futures

@@ -1,4 +1,4 @@
-"""The shared memory in which actors of one machine ask an inference service.
+"""The shared memory through which actors of one machine use an inference service.
 
 Each client has a slot with room for one request and its answer, in the layout of
 `InferenceMessages`, and two counts: of its requests, which the client writes, and of the answered

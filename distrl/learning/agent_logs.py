@@ -1,4 +1,4 @@
-"""An agent's logs on their way to the columns of `metrics.csv`."""
+"""Turns an agent's logs into columns of `metrics.csv`."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Files of whole records, such as `metrics.jsonl`: a full disk loses records, and is reported."""
+"""Files of whole records, such as `metrics.jsonl`; a full disk is reported once."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from distrl.metrics.reported_errors import ReportedErrors
 class AppendedFile:
     """A file that records are appended to, each in full or not at all. It is closed in between.
 
-    Training does not depend on it: an OSError loses records, and the first one is reported.
+    Training does not depend on it: an OSError loses records, and the first is reported.
 
     Attributes:
       path: the file's path.

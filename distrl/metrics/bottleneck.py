@@ -47,9 +47,9 @@ class BottleneckVerdict(NamedTuple):
 
     Attributes:
       bottleneck: ENVIRONMENTS, INFERENCE, WRITES, SAMPLING, LEARNER or OTHER.
-      gains: by what share the environment steps per second would rise with one more "actor", one
-        more "inferencer", and a "learner" that makes updates twice as fast; without groups that do
-        not exist. In one process, "actor" is a separate process for acting.
+      gains: the shares by which environment steps per second would rise with one more "actor",
+        one more "inferencer", and a "learner" that makes updates twice as fast; without groups that
+        do not exist. In one process, "actor" is a separate process for acting.
       sentence: both, in words.
     """
 

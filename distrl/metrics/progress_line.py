@@ -13,7 +13,7 @@ def progress_line(row: Mapping[str, Any], rate: float, window: int) -> str:
     """Returns the line of progress.
 
     Args:
-      row: from `Monitor.snapshot`.
+      row: the result of `Monitor.snapshot`.
       rate: environment steps per second.
       window: episodes that the mean return is taken over.
     """

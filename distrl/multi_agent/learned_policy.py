@@ -1,4 +1,4 @@
-"""A policy that learns, as an experiment with several of them names it."""
+"""The settings of a policy that learns, in an experiment with several policies."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

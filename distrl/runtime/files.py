@@ -1,4 +1,4 @@
-"""Small files that are written atomically, whenever the process or the machine dies."""
+"""Small files that are written atomically, even if the process or the machine dies."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""Imports modules that others import but hardly use only at their first use."""
+"""Delays the import of modules that others import but hardly use to their first use."""
 
 import contextlib
 import importlib

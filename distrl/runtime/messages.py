@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from distrl.errors import SpecError
 
-DEPTH = 32  # of nested collections
-_MAX_DIGITS_BYTES = 1024  # size of an integer
+DEPTH = 32  # most levels of nested collections
+_MAX_DIGITS_BYTES = 1024  # largest size of an integer
 _MAX_DIMENSIONS = 32
 _SIZE = struct.Struct("<Q")
 _FLOAT = struct.Struct("<d")

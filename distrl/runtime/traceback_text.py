@@ -1,4 +1,4 @@
-"""Errors for people: in one line; and tracebacks, with the framework's frames folded."""
+"""Describes errors for people: in one line, or as tracebacks with distrl's frames folded."""
 
 import re
 import sysconfig
