@@ -38,7 +38,7 @@ class Candidates(NamedTuple):
 
     Attributes:
       topologies: their names, the simplest first.
-      reason: why there is no choice; "": there is one, for which costs must be known.
+      reason: why there is no choice; "": there is a choice, which needs the costs.
     """
 
     topologies: tuple[str, ...]
@@ -66,7 +66,7 @@ def candidates(experiment: Experiment, cores: int, excluded: Mapping[str, str]) 
 
     Args:
       experiment: the experiment.
-      cores: that the program may keep busy.
+      cores: number of cores that the program may keep busy.
       excluded: from names of topologies to why they are not wanted.
 
     Raises:
@@ -131,7 +131,7 @@ def plans(
     Args:
       experiment: the experiment.
       costs: what its parts cost.
-      cores: that the program may keep busy.
+      cores: number of cores that the program may keep busy.
       names: the topologies.
       may_divide: whether its environments may be divided among another number of actors.
       given: by dotted name, settings that the user has given, which stay.

@@ -46,7 +46,7 @@ NEVER = 2**62  # sync interval of parameters that are refreshed by hand
 
 
 def print_line(line: str) -> None:
-    """Prints a line at once, as a node's log wants it."""
+    """Prints a line and flushes it, so that a node's log has it at once."""
     print(line, flush=True)
 
 
@@ -100,7 +100,7 @@ class Builder:
 
     @functools.cached_property
     def callbacks(self) -> TaskCallbacks:
-        """What is called while the task is learned."""
+        """The callbacks, which are called while the task is learned."""
         return TaskCallbacks(self.task.name, tuple(self.experiment.callbacks))
 
     @functools.cached_property
@@ -172,7 +172,7 @@ class Builder:
         Args:
           variables: its parameters; None: see `Inferencer.set_variables`.
           max_streams: streams that it serves at most.
-          index: of the inferencer, or of the actor that it belongs to.
+          index: the inferencer's index, or that of the actor that it belongs to.
           life: its node's life.
           is_service: it has a node, whose index and lives are not an actor's.
           batch_sizes, codec: see `Inferencer`.
@@ -253,7 +253,7 @@ class Builder:
         return learner
 
     def make_share_gradients(self) -> ShareGradients:
-        """Returns what computes gradients of shares of the task's batches."""
+        """Returns the computation of gradients of shares of the task's batches."""
         length, batch_size = self.task.replay.unroll_length, self.task.learner.batch_size
         return ShareGradients(self.agent, self.struct, length, batch_size)
 
@@ -298,7 +298,7 @@ class Builder:
         )
 
     def make_monitor(self, on_end: Callable[[str, bool], None], run_dir: Path | None) -> Monitor:
-        """Returns what adds up reports and ends the run at its goal; see `Monitor`."""
+        """Returns the monitor, which adds up reports and ends the run at its goal."""
         printer, name = self._print, self.task.name
         goal, about = self.task.resolved_goal(), {"task": name, "seed": self.experiment.seed}
         writer = make_writer(self.experiment.metrics, run_dir, printer, about, goal.max_env_steps)

@@ -28,15 +28,15 @@ from distrl.types import Sample, StepType, TimeStep, Trajectory
 from distrl.variables.client import VariableClient
 
 _STEPS_S, _INFERENCES_S, _UPDATES_S = 0.15, 0.08, 0.15  # for each measurement
-_SLOW_S = 0.5  # of a step of all environments: it is inferred from a step of a few
+_SLOW_S = 0.5  # seconds of a step of all environments, from which on it is inferred from a few
 
 
 def measure(experiment: Experiment, cores: int) -> Costs:
     """Returns the costs; takes about a second, beside compilation and a few steps.
 
     Args:
-      experiment: with one policy and one agent in an environment.
-      cores: that the program may keep busy.
+      experiment: an experiment with one policy and one agent in an environment.
+      cores: number of cores that the program may keep busy.
     """
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     actors, many = experiment.actors, experiment.actors.num_streams
@@ -80,7 +80,7 @@ class _Pools:
         self._pools: dict[int, Any] = {}
 
     def make(self, environment: Environment) -> None:
-        """Makes the pools, those of all environments only if a step of them takes no second."""
+        """Makes the pools; that of all environments only if a few are made fast enough."""
         self._environment = environment
         began = time.perf_counter()
         self._make(self._few)
@@ -193,7 +193,7 @@ def _timed(
 
     Args:
       call: what is timed, as often as the budget allows, at least once.
-      budget: in seconds.
+      budget: seconds to spend.
       before: called before each call.
       with_children: count the cores that child processes keep busy, in ticks.
     """

@@ -54,9 +54,9 @@ class Diagram(NamedTuple):
     """A program, to be drawn.
 
     Attributes:
-      title: which experiment, in which topology.
+      title: names the experiment and its topology.
       boxes: the groups.
-      flows: between them.
+      flows: what flows between them.
       links: pairs of a group that calls and one that it calls.
       in_one_process: whether all of it is one process.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # it imports JAX, which a launcher of processes must not
     from distrl.experiment import Experiment
 
-ENDPOINT_PORT_NAME = "endpoint"  # of addresses that a node serves by itself, by Courier
+ENDPOINT_PORT_NAME = "endpoint"  # names the addresses that a node itself serves, with Courier
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 """Environment variables of a process that sees no GPU."""
@@ -98,7 +98,7 @@ FLOWS: dict[tuple[str, str], tuple[str, str]] = {
     (GRADIENT_WORKER.name, MONITOR.name): ("reports", ""),
     (RELAY.name, MONITOR.name): ("reports", ""),
 }
-_OTHERS_PHASE = 4  # of groups that a user's own program adds
+_OTHERS_PHASE = 4  # the stop phase of groups that a user's own program adds
 
 
 def learner_name(experiment: "Experiment", task: str) -> str:
@@ -134,7 +134,7 @@ def num_gpus_together(experiment: "Experiment", light: bool) -> int:
 
 
 def group_of(label: str) -> NodeGroup:
-    """Returns the row of a group; of one that isn't ours, what holds unless a row says otherwise.
+    """Returns the row of a group; for a group that isn't ours, a row with the default facts.
 
     Args:
       label: Launchpad's label, e.g. "actor".

@@ -30,7 +30,7 @@ class InferenceHandle(NamedTuple):
       node: the service's node, which is asked if there are no slots.
       slots: name of the file of slots in shared memory; None: it is not asked there.
       num_slots: number of slots in it.
-      slot: the actor's.
+      slot: the actor's slot.
     """
 
     node: NodeHandle
@@ -50,7 +50,7 @@ def inference_client(
     """Returns an actor's client of its inference service.
 
     Args:
-      builder: of the service's task.
+      builder: the builder of the service's task.
       handle: the service.
       stop: event that is set when the program stops.
       own_process: whether the actor has a process to itself.

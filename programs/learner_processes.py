@@ -44,7 +44,7 @@ class ProcessGroupSpec(NamedTuple):
             )
 
     def join(self, about: Mapping[str, str]) -> ProcessGroup:
-        """Joins the others. `about`: By name, what must be the same in all processes."""
+        """Joins the others. `about`: what must be the same in all processes, by name."""
         return join(
             self.coordinator_address, self.num_processes, self.process_id, about, end_process
         )

@@ -80,7 +80,7 @@ def over_network(experiment: Experiment, substrate: str) -> Experiment:
     """Returns the experiment with a replay that other machines reach.
 
     Args:
-      experiment: the user's.
+      experiment: the user's experiment.
       substrate: what the program's nodes are made of.
 
     Raises:
@@ -99,7 +99,7 @@ def over_network(experiment: Experiment, substrate: str) -> Experiment:
 
 
 def _on_server(name: str, replay: ReplayConfig, substrate: str) -> ReplayConfig:
-    """Returns the settings of a table that is on servers. Args: name: of the settings."""
+    """Returns the settings of a table that is on servers. Args: name: the settings' name."""
     default = "served" if substrate == BUILTIN else "reverb"
     if replay.backend == "shared_memory":
         raise ConfigError(

@@ -23,7 +23,7 @@ HOST_SETTINGS = {
 """Type and meaning of what `--hosts` says of a host."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
-_SEPARATOR = re.compile(r":(?![^\[]*\])")  # none in the brackets of an address of IPv6
+_SEPARATOR = re.compile(r":(?![^\[]*\])")  # not the colons of an IPv6 address, in brackets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +46,12 @@ class Host:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ConfigError(f"host {self.name!r}: expected a host name, as h1 or node-3.example")
+            raise ConfigError(
+                f"host {self.name!r}: expected a host name, such as h1 or node-3.example"
+            )
         names = [name for name in HOST_SETTINGS if name != "address"]
         if not all(0 <= getattr(self, name) < math.inf for name in names):
-            raise ConfigError(f"host {self.name}: {', '.join(names)} are 0 or more, and finite")
+            raise ConfigError(f"host {self.name}: {', '.join(names)} must be 0 or more, and finite")
 
     @property
     def reached_at(self) -> str:
@@ -60,7 +62,7 @@ class Host:
 def parse_hosts(text: str) -> tuple[Host, ...]:
     """Parses `h1,h2:cores=8:gpus=1,h3:address=10.0.0.3`, or `@FILE` with one host per line.
 
-    An address of IPv6 is in brackets, `h3:address=[fd00::3]`.
+    An IPv6 address is in brackets, `h3:address=[fd00::3]`.
 
     Raises:
       ConfigError: the text is malformed; the message says where.
@@ -91,7 +93,7 @@ def write_hosts(hosts: Sequence[Host]) -> str:
 
     def word(host: Host) -> str:
         values = {name: getattr(host, name) for name in HOST_SETTINGS}
-        if ":" in host.address:  # of IPv6
+        if ":" in host.address:  # an IPv6 address
             values["address"] = f"[{host.address}]"
         settings = [f"{name}={value}" for name, value in values.items() if value]
         return ":".join([host.name, *settings])
@@ -112,7 +114,7 @@ def _host(word: str) -> Host:
         try:
             values[key] = HOST_SETTINGS[key][0](value)
         except ValueError:
-            raise ConfigError(f"--hosts: {key} of {name}: no number {value!r}") from None
+            raise ConfigError(f"--hosts: {key} of {name}: {value!r} is not a number") from None
         if key == "address":
             values[key] = value.removeprefix("[").removesuffix("]")
     return Host(name, **values)  # type: ignore[arg-type]
@@ -255,9 +257,9 @@ def _declared(hosts: Sequence[Host], field: str, count: int, wanted: str) -> lis
 
     Args:
       hosts: the learner's first.
-      field: of `Host`, with how many of the nodes it gets.
-      count: how many there are.
-      wanted: the same in words.
+      field: the field of `Host` that says how many of the nodes a host gets.
+      count: number of nodes.
+      wanted: that number in words, for the message.
 
     Raises:
       ConfigError: the hosts declare another number.

@@ -49,7 +49,7 @@ def shared_pool(experiment: Experiment, printer: Printer, life: int = 0) -> Pool
 
 
 def evaluator_pool(experiment: Experiment, printer: Printer, life: int = 0) -> Pool:
-    """Returns the environments of the evaluator, in this life of it."""
+    """Returns the evaluator's environments, for this life of it."""
     num_envs = experiment.evaluator.num_envs
     pool_seeds = seeds.environment_seeds(experiment.seed, "evaluator", 0, num_envs, life)
     environment = experiment.evaluator.limited(

@@ -1,4 +1,4 @@
-"""Calls to other nodes, which name their peer and outlast its restart, and reports."""
+"""Calls to other nodes, which survive their restart, and reports to the monitor."""
 
 import concurrent.futures
 import threading
@@ -29,14 +29,14 @@ from distrl.runtime.heartbeat import (
 )
 from distrl.runtime.time_account import current_account
 
-RESTART_TIMEOUT_S = 120.0  # that a call waits for a peer that is being restarted
-_NOTICED_S = 1.0  # within which a death is noticed
+RESTART_TIMEOUT_S = 120.0  # seconds that a call waits for a peer that is being restarted
+_NOTICED_S = 1.0  # seconds within which a death is noticed
 _POLL_S = 0.05  # between two looks at the peer's heartbeat
 _MAX_UNSENT = 300  # reports; half a minute of a monitor that does not answer
 
 
 class PeerWatch:
-    """Says what became of a peer, as far as the launcher tells."""
+    """Whether a peer runs, is being restarted or has ended, as far as its heartbeat shows it."""
 
     def __init__(self, peer: NodeHandle):
         """Args: peer: the node."""
@@ -190,7 +190,7 @@ class Reporter:
         self._monitor = monitor
         self._task = task
         self._node = node
-        # Of the last call, above those of earlier lives.
+        # The number of the last call, above those of earlier lives.
         self._number = first_number(current_heartbeat().life) - 1
         self.answer: tuple[int, dict[str, int]] = 0, {}
         self._unsent: list[Report] = []
@@ -242,7 +242,7 @@ class Reporter:
             print_line(f"distrl: the last reports are lost: {error}")
 
     def abandon(self, timeout: float = 0.5) -> None:
-        """Ends the call that is under way, for which Courier's client would wait when it goes.
+        """Ends the call in progress, for which Courier's client would wait when it is deleted.
 
         Args:
           timeout: seconds to wait for the answer: Courier aborts the process if one comes in the

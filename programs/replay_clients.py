@@ -63,7 +63,7 @@ def actor_client(
     """Returns an actor's client of the table, or of the one shard that it writes to.
 
     Args:
-      builder: of the table's task.
+      builder: the builder of the table's task.
       replay: the table.
       stop: event that is set when the program stops.
       actor: index of the actor.
@@ -86,7 +86,7 @@ def learner_client(
     """Returns the learner's client of the table, of all its shards.
 
     Args:
-      builder: of the table's task.
+      builder: the builder of the table's task.
       replay: the table.
       stop: event that is set when the program stops.
     """
@@ -152,7 +152,7 @@ def _near_or_served_client(
 def _served_client(
     builder: Builder, replay: ReplayHandle, index: int, stop: Any, name: str
 ) -> ServedReplayBuffer:
-    """Returns a client of one shard. Args: name: of its node."""
+    """Returns a client of one shard. Args: name: its node's name."""
     assert replay.servers is not None
     task, server = builder.task, replay.servers[index]
     buffer = ServedReplayBuffer(

@@ -22,10 +22,10 @@ from distrl.programs.groups import (
 Env = dict[str, str]
 
 _PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")  # JAX's builds for NVIDIA GPUs
-_THREADS = "PJRT_NPROC"  # of JAX's client for the CPU
-_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"  # for products, and of some other code
+_THREADS = "PJRT_NPROC"  # number of threads of JAX's client for the CPU
+_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"  # for matrix products and some other code
 _MEMORY = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-_MEMORY_SHARE = 0.75  # of a GPU: what JAX takes at its start unless told otherwise
+_MEMORY_SHARE = 0.75  # the share of a GPU's memory that JAX takes at its start by default
 
 
 def node_environments(
@@ -64,7 +64,7 @@ def process_environment(experiment: Experiment | None) -> Env:
     holds where none is. What else runs there, such as a simulator in PyTorch, sees the user's own.
 
     Args:
-      experiment: that is trained in this process; None: it only plays.
+      experiment: the experiment that is trained in this process; None: it only plays.
 
     Raises:
       ConfigError: see `node_environments`.

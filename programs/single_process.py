@@ -119,7 +119,7 @@ class _Training:
             self._turns = EvaluationTurns(parts.evaluator, experiment.evaluator.interval)
 
     def make_evolution(self, run_dir: Path | None) -> Evolution | None:
-        """Returns what compares the members of a population; None: there is none."""
+        """Returns the `Evolution` that compares the members of the population, if there is one."""
         if self._experiment.population is None:
             return None
         tasks = self._parts.tasks
@@ -169,7 +169,7 @@ class _Training:
             run.check()
 
     def _within_budget(self) -> bool:
-        """Returns whether the actor may step once more. What it did since its report counts."""
+        """Returns whether the actor may step once more, given also its unreported steps."""
         steps, episodes = self._parts.actor.unreported
         monitor = self._monitor
         max_env_steps, max_episodes = self._experiment.goal.acting_budget
@@ -178,7 +178,7 @@ class _Training:
         )
 
     def report(self, **flags: bool) -> None:
-        """Reports what was acted and learned. Args: flags: of `TaskRun.report_counts`."""
+        """Reports what was acted and learned. Args: flags: see `TaskRun.report_counts`."""
         self._report_due = time.monotonic() + _REPORT_S
         acted, single = self._parts.actor.take_report(), self._experiment.assignment is None
         with contextlib.ExitStack() as reports:  # all are made, also if one fails

@@ -48,7 +48,7 @@ class TaskParts:
         life: int,
     ):
         """Args:
-        builder: of the task.
+        builder: the task's builder.
         resume_point: the checkpoint to resume from, if any.
         stop: ends waits of the replay.
         group: all processes of the learner.
@@ -131,7 +131,7 @@ class SingleProcess:
         resume_point: the checkpoint to resume from; None: start from scratch.
         life: life that all parts begin.
         join: connects to the learner's other processes.
-        builders: of all tasks, if there are any already.
+        builders: those of all tasks, if they were made already.
         """
         experiment.check_single_process()
         builders = builders or make_builders(experiment, printer)

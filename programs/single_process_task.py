@@ -1,4 +1,4 @@
-"""What becomes of a task's counts in one process: its monitor, and its checkpoints."""
+"""The monitor and the checkpointer of a task when everything runs in one process."""
 
 import threading
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class TaskRun:
     """
 
     def __init__(self, builder: Builder, run_dir: Path | None, life: int):
-        """Args: builder: of the task. run_dir: its folder. life: of this process."""
+        """Args: builder: the task's builder. run_dir: its folder. life: this process's life."""
         self.ending: tuple[str, bool] | None = None
         self._goal = builder.task.goal
         self._number, self._acted_elsewhere = first_number(life), (0, 0)
@@ -52,7 +52,7 @@ class TaskRun:
         """Loads the counts to resume from, and begins to save.
 
         Args:
-          parts: of the task.
+          parts: the task's parts.
           actor: acts for it; it has made no step yet.
           run_dir: the run folder.
           resume_point, give_up, stop: see `single_process`.
@@ -70,7 +70,7 @@ class TaskRun:
                 note_resumed(folder, part, facts)
         before, learner = (self.monitor.acted, self.monitor.episodes), self._learner
 
-        def counts() -> dict[str, int]:  # of this moment, not of the last report
+        def counts() -> dict[str, int]:  # as of now, not of the last report
             steps, episodes = learner.acted_elsewhere
             return {
                 "env_steps_acted": before[0] + actor.acted + steps,

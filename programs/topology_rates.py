@@ -15,12 +15,12 @@ CPU, GPU = "cpu", "gpu"
 
 # What the measured parts leave out, in seconds of one core: estimates for a core of 2 GHz, which
 # matter only where a step of all environments takes less than a millisecond.
-STEP_S = 60e-6  # of an actor's step: statistics, cutting unrolls
+STEP_S = 60e-6  # for an actor's step: statistics, cutting unrolls
 ROW_S = 0.4e-6  # for each environment of it
-UPDATE_S = 200e-6  # of an update: a batch from the table, counts
-NODE_UPDATE_S = 300e-6  # more of it where the learner is a node: parameters for others, reports
-ASK_S = 60e-6  # of a request for inference, for the actor
-SERVE_S = 100e-6  # for the service
+UPDATE_S = 200e-6  # for an update: a batch from the table, counts
+NODE_UPDATE_S = 300e-6  # in addition where the learner is a node: parameters for others, reports
+ASK_S = 60e-6  # for a request for inference, in the actor
+SERVE_S = 100e-6  # for a request for inference, in the service
 SAME = 0.97  # rates this close count as the same: the simpler topology is taken
 SAME_ACTORS = 0.85  # the same for numbers of actors, whose effect is less certain
 
@@ -55,9 +55,11 @@ class CostLine(NamedTuple):
 
 
 class DeviceCosts(NamedTuple):
-    """What a device takes. Attributes: inference: of a batch, by its rows. update: of one update.
+    """The costs on a device, with all the threads that XLA takes.
 
-    Both with all the threads that XLA takes.
+    Attributes:
+      inference: cost of the inference of a batch, by its rows.
+      update: cost of one update.
     """
 
     inference: CostLine
@@ -68,10 +70,11 @@ class Costs(NamedTuple):
     """What was measured.
 
     Attributes:
-      step: of a pool of environments, by their number, in one thread where that is the pool's
-        choice.
-      threaded: of all environments in one pool with a thread for each core; None: it has no choice.
-      devices: by name, "cpu" and perhaps "gpu".
+      step: cost of a step of a pool of environments, by their number, in one thread where that is
+        the pool's choice.
+      threaded: cost of a step of all environments in one pool with a thread for each core; None: it
+        has no choice.
+      devices: costs by device, "cpu" and perhaps "gpu".
       shares_core: whether whoever acts can share a core with the pool's one thread. Then the core
         seconds of steps and inferences are what they take there.
     """
@@ -119,7 +122,7 @@ def plan_single_process(costs: Costs, work: Work, num_actors: int, name: str = C
 
     Args:
       costs, work, num_actors: see `plan_heavy_env`.
-      name: of the device that computes.
+      name: name of the device that computes.
     """
     device = costs.devices[name]
     step, inference = costs.step(work.streams), device.inference(work.streams)
@@ -145,8 +148,8 @@ def plan_heavy_env(
     Args:
       costs: what the parts cost.
       work: what is done.
-      num_actors: among which the environments are divided.
-      cores: of the machine.
+      num_actors: number of actors, among which the environments are divided.
+      cores: number of the machine's cores.
       learner_on: the devices that the learner may have.
     """
     rows = work.streams / num_actors
@@ -200,7 +203,7 @@ def choose(plans: Sequence[Plan]) -> Plan:
     One process is simpler than nodes, and actors with their inferencers are simpler than services.
 
     Args:
-      plans: of several numbers of actors, the one that is to be kept if others are hardly faster
+      plans: where they differ in the number of actors, the one to keep if others are hardly faster
         comes first.
     """
     fastest = max(plan.rate for plan in plans)

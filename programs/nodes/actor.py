@@ -28,7 +28,7 @@ from distrl.runtime.time_account import IDLE, current_account, in_state
 from distrl.variables.service import RemoteVariables
 
 _REPORT_S = 0.1  # between two reports of an actor, at least
-_REPORTS_PER_S = 50  # of all actors: each takes about a millisecond of sender and monitor
+_REPORTS_PER_S = 50  # by all actors together: a report costs sender and monitor about 1 ms
 _LONGEST_REPORT_S = 1.0  # between two reports of an actor, at most
 
 
@@ -152,7 +152,7 @@ class ActorNode:
             kinds = RoundWriter, LockstepWriter
             in_rounds = any(isinstance(writer, kinds) for writer in self._writers.values())
 
-            def is_finished() -> bool:  # of rounds there are only whole ones
+            def is_finished() -> bool:  # rounds are always completed
                 return not in_rounds and lease is not None and lease.over
 
             actor.run(should_stop, self._report, self._report_interval, is_finished)
@@ -170,7 +170,7 @@ class ActorNode:
             reporter({**task_report, "time": times})
 
     def _finish(self, lease: ActorLease) -> None:
-        """Reports all that it did, as the budget is spent, and waits until the program stops."""
+        """Reports all that it did, since the budget is spent, and waits for the program's stop."""
         for reporter in self._reporters.values():
             reporter.flush(self._call_timeout)
         for writer in self._writers.values():
@@ -194,14 +194,14 @@ def _writer(
     index: int,
     life: int,
 ) -> ReplayWriter:
-    """Returns what writes an actor's steps to a task's table: in rounds, by schedule or freely.
+    """Returns a writer of an actor's steps to a task's table: in rounds, by schedule or freely.
 
     Args:
-      builder: of the task.
+      builder: the task's builder.
       replay: a client of the table.
       learner: the node that has the rounds; None: there are none.
       stop: event that is set when the program stops.
-      index, life: of the actor.
+      index, life: the actor's index and life.
     """
     if learner is None:
         return builder.scheduled_writer(replay, index)

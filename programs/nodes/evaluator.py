@@ -29,10 +29,10 @@ def add_evaluator(
 
 
 class EvaluatedVariables:
-    """A `VariableSource` that says of which life of the learner the parameters are.
+    """A `VariableSource` that says from which life of the learner the parameters come.
 
     Attributes:
-      life: theirs, or an earlier one.
+      life: that life, or an earlier one.
     """
 
     def __init__(self, learner: TaskVariables, agent: Agent):
@@ -41,7 +41,7 @@ class EvaluatedVariables:
         self.life = -1
 
     def get_variables(self, newer_than: int) -> tuple[int, Params] | None:
-        """See `VariableSource`. The same version of another life is another one."""
+        """See `VariableSource`. The same version from another life counts as a newer one."""
         before, self.life = self.life, self._learner.life()
         return self._variables.get_variables(newer_than if self.life == before else -1)
 

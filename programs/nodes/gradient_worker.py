@@ -20,7 +20,7 @@ def add_gradient_workers(program: ExperimentProgram, monitor: NodeHandle) -> lis
 
     Args:
       program: the program.
-      monitor: hears what their time goes to.
+      monitor: takes reports of what they spend their time on.
     """
     count = sum(task.learner.num_gradient_workers for task in program.experiment.tasks.values())
     return [
@@ -33,7 +33,7 @@ class GradientWorkerNode:
     """Serves a `GradientService`."""
 
     def __init__(self, experiment: Experiment, index: int, monitor: NodeHandle):
-        """Args: experiment: what to train. index: of the worker. monitor: takes reports."""
+        """Args: experiment: what to train. index: the worker's index. monitor: takes reports."""
         configure_jax()
         self._times = TimeReports(
             monitor, next(iter(experiment.tasks)), f"{GRADIENT_WORKER.name}/{index}", thread_times

@@ -1,4 +1,4 @@
-"""Inference for several actors as a service."""
+"""The node that serves inference to several actors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +36,7 @@ def add_inferencers(
     monitor: NodeHandle,
     on_one_host: bool,
 ) -> list[InferenceHandle]:
-    """Adds the inferencers of a task, which report what their time goes to.
+    """Adds the inferencers of a task, which report what they spend their time on.
 
     Args:
       program: the program.
@@ -52,7 +52,7 @@ def add_inferencers(
     if on_one_host and task.inference.transport != "courier":
         return _add_with_slots(program, task, learner, monitor)
     timeout = task.inference.timeout
-    endpoints_of = []  # of each inferencer
+    endpoints_of = []  # by inferencer
     before = len(program.program.groups.get(INFERENCER.name, ()))  # other tasks'
     for index in range(num_inferencers):
         more = [] if program.builtin else _endpoints(program, task, index)

@@ -1,4 +1,4 @@
-"""The learner of a task, or of several, with their parameters as a service."""
+"""The node that runs the learner of a task, or of several, and serves their parameters."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ def add_learners(
       program: the program.
       replay: the tables by task.
       monitor: takes reports, and gives counters for checkpoints.
-      gradient_workers: all of the program.
+      gradient_workers: all gradient workers of the program.
       with_relays: whether relays ask them for parameters.
     """
     learners = {}
@@ -73,7 +73,7 @@ def add_learners(
 
 
 def _core(experiment: Experiment) -> TurnsCore | None:
-    """Returns what keeps the learner's thread on one core with the one that computes for it.
+    """Returns a context that keeps the learner's thread on one core with the computing thread.
 
     None where JAX computes in the thread that calls it or in several, and where there are
     callbacks: what they start would be kept to that core, too.

@@ -72,7 +72,7 @@ class MonitorNode:
         )
 
     def _end(self, task: str, reason: str, reached: bool) -> None:
-        """Ends a task, and with the last one the program. Arguments as of `Monitor`'s `on_end`."""
+        """Ends a task, and with the last one the program. Args: see `on_end` of `Monitor`."""
         print_line(f"{task}: {reason}" if len(self._monitors) > 1 else reason)
         with self._allocating:
             self._allocator.end(task)
@@ -117,7 +117,7 @@ class MonitorNode:
         self._monitors[task].end(reason)
 
     def begin_life(self, actor: str, life: int, acted: int) -> int:
-        """Returns the environment steps of an actor's earlier lives, and has all tasks count them.
+        """Returns the environment steps of an actor's earlier lives; makes all tasks count them.
 
         Args:
           actor: its name.
@@ -126,7 +126,7 @@ class MonitorNode:
         """
         acted = max(acted, self._budget.acted(actor))
         monitors = list(self._monitors.values())
-        for monitor in monitors * 2:  # the second time, for what only a later one had heard of
+        for monitor in monitors * 2:  # the second time, for steps that only a later one knew of
             acted = monitor.close_books(actor, life - 1, acted)
             monitor.judge()
         return acted

@@ -1,4 +1,4 @@
-"""The node that compares the members of a population, and has the worst copy the best."""
+"""The node that compares the members of a population, and makes the worst copy the best."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,27 +77,27 @@ class RemoteMember:
     """A member whose learner and monitor are nodes."""
 
     def __init__(self, task: str, learner: Peer, monitor: Peer):
-        """Args: task: its name. learner, monitor: its nodes."""
+        """Args: task: the member's task. learner, monitor: the task's nodes."""
         self._task, self._learner, self._monitor = task, learner, monitor
 
     def standing(self) -> MemberStanding:
-        """See `Member`."""
+        """See `PopulationMember`."""
         return MemberStanding(*self._monitor.standing(self._task))
 
     def skipped_in_row(self) -> int:
-        """See `Member`."""
+        """See `PopulationMember`."""
         return self._learner.skipped_in_row(self._task)
 
     def copy(self) -> tuple[Any, dict[str, float]]:
-        """See `Member`."""
+        """See `PopulationMember`."""
         state, values = self._learner.copy_member(self._task)
         return state, values
 
     def adopt(self, state: Any, values: Mapping[str, float]) -> None:
-        """See `Member`."""
+        """See `PopulationMember`."""
         self._learner.adopt_member(state, dict(values), self._task)
         self.forget_episodes()
 
     def forget_episodes(self) -> None:
-        """See `Member`."""
+        """See `PopulationMember`."""
         self._monitor.forget_episodes(self._task)

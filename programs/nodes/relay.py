@@ -22,7 +22,7 @@ from distrl.variables.relay import RELAY_S, VariableRelay
 def add_relay(
     program: ExperimentProgram, task: str, learner: NodeHandle, monitor: NodeHandle
 ) -> NodeHandle:
-    """Adds a relay of a task's parameters, which tells the monitor what its time goes to."""
+    """Adds a relay of a task's parameters, which reports what it spends its time on."""
     index = len(program.program.groups.get(RELAY.name, ()))
     return program.add_call_node(
         RELAY, RelayNode, index, task, program.unique_name, learner, monitor
@@ -56,7 +56,7 @@ class RelayNode:
         experiment: unused.
         index: index of the relay.
         task: name of the task.
-        unique_name: the program's.
+        unique_name: the program's unique name.
         learner: where its parameters come from.
         monitor: takes reports.
         """

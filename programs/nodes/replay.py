@@ -26,7 +26,7 @@ from distrl.task import Task
 
 
 def add_replay(program: ExperimentProgram, task: Task, monitor: NodeHandle) -> ReplayHandle:
-    """Adds the table of a task, whose nodes tell the monitor what their time goes to."""
+    """Adds the table of a task, whose nodes report what they spend their time on."""
     first = len(program.program.groups.get(REPLAY.name, ()))
     table = f"{task.name}-{program.unique_name}"
     resume_point = program.resume_point.of_task(task.name)
@@ -93,7 +93,7 @@ class TableNode:
         resume_point: the checkpoint to resume from, if any.
         monitor: takes reports.
         table: name of the table.
-        name: of the node.
+        name: the node's name.
         shard: index of the shard.
         served: where and to whom it is served; None: nodes of this machine map it.
         """

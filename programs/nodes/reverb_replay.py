@@ -1,4 +1,4 @@
-"""Reverb servers as nodes. Whoever imports this imports TensorFlow."""
+"""Reverb servers as nodes. Importing this module imports TensorFlow."""
 
 import functools
 import threading
@@ -21,7 +21,7 @@ _JOIN_S = 5.0  # for a report that is being sent
 
 
 class _AnnouncedReverbNode(lp.ReverbNode):
-    """A Reverb server that `distrl tables` finds, and that says what its time goes to."""
+    """A Reverb server that `distrl tables` finds, and that reports what it spends its time on."""
 
     def __init__(
         self,

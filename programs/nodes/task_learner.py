@@ -1,4 +1,4 @@
-"""What a learner's node has for each of its tasks."""
+"""What a learner's node has for each of its tasks: learner, parameter service, checkpointer."""
 
 import dataclasses
 import functools
@@ -52,15 +52,15 @@ _GRACE_AT_ONCE_S = 6.0  # to save where all nodes are stopped at once, and kille
 
 
 class LearnerSetup(NamedTuple):
-    """What the learners' nodes of a program are made with, all alike.
+    """What all learners' nodes of a program are made with.
 
     Attributes:
       run_dir: the run folder.
       monitor: takes reports, and gives counters for checkpoints.
       resume_point: the checkpoint to resume from, if any.
-      acted_before: environment steps of the run's programs before.
-      gradient_workers: all of the program.
-      unique_name: the program's; "": parameters are served as bytes only.
+      acted_before: environment steps of the run's earlier programs.
+      gradient_workers: all gradient workers of the program.
+      unique_name: the program's unique name; "": parameters are served as bytes only.
     """
 
     run_dir: str
@@ -93,10 +93,10 @@ class TaskLearner:
         give_up: Callable[[], None],
     ):
         """Args:
-        builder: of the task.
+        builder: the task's builder.
         sharing: what the node's tasks share.
         replay: the task's table.
-        setup: of the program.
+        setup: what all learners of the program have in common.
         give_up: see `Checkpointer`.
         """
         self._stop = node_context.stop_event()
@@ -113,7 +113,7 @@ class TaskLearner:
         self._call_timeout = experiment.supervision.call_timeout
         self._callbacks = builder.callbacks
         self._callbacks.end = self._end
-        self._evaluations = 0  # number of the last one that the callbacks have heard of
+        self._evaluations = 0  # number of the last one that was passed to the callbacks
         self.patience = patience(
             self.task.learner.timeout, ACTOR.name, INFERENCER.name, task=self.task
         )
@@ -165,7 +165,7 @@ class TaskLearner:
         """Returns the point to resume from in this life of the node.
 
         Args:
-          of_program: from which the program has resumed the task.
+          of_program: the point from which the program has resumed the task.
         """
         if not current_heartbeat().restarted:
             return of_program
@@ -174,7 +174,7 @@ class TaskLearner:
         return latest._replace(with_table=False)  # the table was in use meanwhile
 
     def _generations(self, num_tasks: int, resume_point: ResumePoint) -> RemoteGenerations | None:
-        """Returns what numbers the checkpoint generations of several tasks; None: there is one."""
+        """Returns the numbering of several tasks' checkpoint generations; None: one task."""
         if num_tasks == 1:
             return None
         before = None if current_heartbeat().restarted else resume_point.last_generation
@@ -232,7 +232,7 @@ class TaskLearner:
             self._ask("end_task", self._call_timeout, reason)
 
     def _hear_evaluations(self, timeout: float) -> None:
-        """Passes on the evaluations that the callbacks have not heard of."""
+        """Passes on the evaluations that the callbacks have not had yet."""
         for number, scores in self._ask("evaluations_after", timeout, self._evaluations):
             self._evaluations = number
             self._callbacks.evaluated(scores)
@@ -290,7 +290,7 @@ class TaskLearner:
         number, _ = self.reporter.answer
         if self._callbacks and number > self._evaluations:
             self._hear_evaluations(self._call_timeout)
-            self._evaluations = max(self._evaluations, number)  # an earlier life has heard of more
+            self._evaluations = max(self._evaluations, number)  # an earlier life has had more
 
 
 def _checkpoint_config(config: CheckpointConfig) -> CheckpointConfig:
@@ -301,7 +301,7 @@ def _checkpoint_config(config: CheckpointConfig) -> CheckpointConfig:
 
 
 def _serve_variables(learner: Learner, builder: Builder, unique_name: str) -> VariableService:
-    """Returns what serves a learner's parameters. Args: unique_name: see `LearnerSetup`."""
+    """Returns the service of a learner's parameters. Args: unique_name: see `LearnerSetup`."""
     files: PublishedVersions | None = None
     make_board: Callable[[int], Board | None] | None = None
     if unique_name:

@@ -1,4 +1,4 @@
-"""What a node that only serves others says of its time."""
+"""Reports of what a node that only serves others spends its time on."""
 
 import threading
 import time
@@ -15,10 +15,11 @@ REPORT_S = 0.5  # between two reports
 
 
 def account_of_process() -> Callable[[], Report] | None:
-    """Opens the account of this process, whose servers' threads have none.
+    """Opens a time account of this process, since the threads of its servers have none.
 
     Returns:
-      What makes a report of it; None if the node is a thread among others: nobody knows its time.
+      A function that makes a report of it; None if the node is a thread among others: its time
+      cannot be known.
     """
     if not has_own_process():
         return None
@@ -32,16 +33,16 @@ def thread_times() -> Report:
 
 
 class TimeReports:
-    """Tells the monitor what a node's time goes to, without waiting for it."""
+    """Reports to the monitor what a node spends its time on, without waiting for an answer."""
 
     def __init__(
         self, monitor: NodeHandle, task: str, node: str, make_report: Callable[[], Report] | None
     ):
         """Args:
         monitor: takes the reports.
-        task: the task that hears of the node; if it works for several, the first one.
+        task: the task whose monitor gets the reports; if the node works for several, the first.
         node: its name.
-        make_report: makes a report of its time so far; None: it makes none.
+        make_report: makes a report of its time so far; None: nothing is reported.
         """
         self._reporter = Reporter(monitor, task, node)
         self._make_report = make_report

@@ -29,11 +29,11 @@ def make_actor(
     """Returns an actor.
 
     Args:
-      builders: of each task, by name.
+      builders: each task's builder, by name.
       pool: the environments.
       inferencers: sources of actions, by task.
       replays: what stores the steps, by task.
-      index: of the actor.
+      index: the actor's index.
       first_environment: environment i of the pool has this number and i in the program.
       life: the actor's life.
     """
@@ -73,8 +73,8 @@ def _writer(
 
     Args:
       name: the policy that acts.
-      builders, replays: of all tasks.
-      spec: of its streams.
+      builders, replays: those of all tasks, by name.
+      spec: the spec of its streams.
     """
     writers = {
         task: with_final_rewards(replays[task], builder.struct, spec)

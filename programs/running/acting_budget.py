@@ -17,7 +17,7 @@ from distrl.runtime.early_deadline import passed_early
 from distrl.runtime.heartbeat import current_heartbeat
 from distrl.runtime.time_account import IDLE, in_state
 
-_LEASE_S = 1.0  # that a lease should last
+_LEASE_S = 1.0  # seconds that a lease should last
 _MAX_WANTED = 2**40
 _ASK_S = 0.05  # between two calls of an actor that waits for what others do not use
 _POLL_S = 0.1  # between two calls of the learner
@@ -97,10 +97,10 @@ class ActorLease:
         self.over = self._lease.over
 
     def finish(self, rounds: int) -> None:
-        """Tells the monitor that the actor acts no more, and has passed on what it made.
+        """Reports that the actor has stopped acting, and has passed on all that it made.
 
         Args:
-          rounds: in lockstep, the rounds that it has completed.
+          rounds: in lockstep, the number of rounds that it has completed.
         """
         self._monitor.finish(self._who[1], rounds)
 
@@ -112,7 +112,7 @@ class ActingWatch:
         """Args:
         monitor: name and client of the monitor.
         task: name of the task.
-        reader: the learner's; one in lockstep is told how many rounds there are.
+        reader: the learner's reader; in lockstep it gets the number of rounds.
         """
         self._monitor = monitor
         self._task = task

@@ -26,7 +26,7 @@ class TasksEvaluator:
         self, builders: Mapping[str, Builder], pool: Pool, sources: Mapping[str, Any], life: int
     ):
         """Args:
-        builders: of each task, by name.
+        builders: each task's builder, by name.
         pool: the evaluator's environments.
         sources: by task, a `VariableSource`.
         life: the evaluator's life.

@@ -17,7 +17,7 @@ from distrl.runtime.heartbeat import UP, current_heartbeat
 
 
 def make_allocator(experiment: Experiment) -> Allocator:
-    """Returns what moves the workers between the tasks that have any."""
+    """Returns the allocator, which moves the workers between the tasks that have any."""
     learners = {
         name: task.learner
         for name, task in experiment.tasks.items()
@@ -35,7 +35,7 @@ def split_update(
     """Returns a learner's update by workers; None if its task has none.
 
     Args:
-      builder: of the task.
+      builder: the task's builder.
       workers: all workers of the program.
       monitor: moves workers between tasks.
       stop: event that is set when the program stops.
@@ -90,7 +90,7 @@ class _Connection:
 
 
 class _MonitorAllocation:
-    """An `Allocation` by the monitor, which hears of all learners' loads."""
+    """An `Allocation` by the monitor, to which all learners report their loads."""
 
     def __init__(self, monitor: NodeHandle, task: Any):
         self._client, self._task = monitor.client, task.name

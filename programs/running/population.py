@@ -25,11 +25,11 @@ def make_evolution(
     printer: Callable[[str], None],
     versions: Mapping[str, int] | None,
 ) -> Evolution:
-    """Returns what compares the members of an experiment's population.
+    """Returns the `Evolution` that compares the members of an experiment's population.
 
     Args:
-      experiment: with a population.
-      members: by task, in order.
+      experiment: an experiment with a population.
+      members: the members by task, in order.
       run_dir: the run folder, for the record of copies; None: no record.
       printer: takes a line for each copy.
       versions: learner steps from which the members start; None: the program has started before.
@@ -53,7 +53,7 @@ class LocalMember:
     """A member whose learner and monitor are in this process; its methods run between updates."""
 
     def __init__(self, learner: Learner, monitor: Monitor):
-        """Args: learner, monitor: of its task."""
+        """Args: learner, monitor: those of its task."""
         self._learner, self._monitor = learner, monitor
         learner.skip_any_number()
 
@@ -109,8 +109,8 @@ def adopt_state(learner: Learner, state: Any, values: Mapping[str, float]) -> No
 class MemberService:
     """A learner as a member, for calls from another node in any thread.
 
-    What it takes waits for the learner's next report, between two updates. The others know the
-    member as what it takes from then on, and copy that.
+    A state that it is to adopt waits for the learner's next report, between two updates. Meanwhile
+    other members already see and copy that state.
     """
 
     def __init__(self, learner: Learner):
@@ -123,7 +123,7 @@ class MemberService:
         self._pending: tuple[bytes, dict[str, float]] | None = None
 
     def copy(self) -> tuple[bytes, dict[str, float]]:
-        """Returns the state as bytes, and the hyperparameters: those that wait, if some do."""
+        """Returns the state as bytes, and the hyperparameters: those that wait, if any do."""
         with self._lock:
             if self._pending is not None:
                 return self._pending
@@ -131,7 +131,7 @@ class MemberService:
         return self._codec.pack(jax.tree.map(lambda leaf: leaf[None], nest), 1), values
 
     def skipped_in_row(self) -> int:
-        """See `PopulationMember`; 0 if what it will adopt has come."""
+        """See `PopulationMember`; 0 if a state waits to be adopted."""
         with self._lock:
             return 0 if self._pending is not None else self._learner.skipped_in_row
 
@@ -142,7 +142,7 @@ class MemberService:
             self._pending = data, dict(values)
 
     def between_updates(self) -> None:
-        """Adopts what has come; called by the learner's own thread."""
+        """Adopts the state that waits, if any; called by the learner's own thread."""
         with self._lock:  # until it is done: a copy made meanwhile would be of the old state
             if self._pending is None:
                 return

@@ -1,4 +1,4 @@
-"""What other nodes' heartbeats say about a wait for their work."""
+"""The progress of other nodes that a wait depends on, from their heartbeats."""
 
 import math
 import time
@@ -27,10 +27,10 @@ def patience(limit: float, *groups: str, task: Task | None = None) -> float:
 
 
 def gone_nodes(group: str) -> Callable[[], frozenset[int]]:
-    """Returns what returns the indices of a group's nodes that have ended and are not restarted.
+    """Returns a function that gives the indices of a group's nodes that have ended for now.
 
-    Scaling down leaves such nodes, and the loss of a host, until that is back. Without our launcher
-    none are known.
+    These are not being restarted: they were scaled down, or their host is lost and not back yet.
+    Without our launcher none are known.
     """
     table = current_heartbeat().table
     if table is None:
@@ -40,10 +40,10 @@ def gone_nodes(group: str) -> Callable[[], frozenset[int]]:
 
 
 def steps_of(group: str) -> Callable[[], int]:
-    """Returns what returns the environment steps that a group has taken in this program.
+    """Returns a function that gives the environment steps of a group in this program.
 
-    Of nodes on other hosts only those of lives that have ended are known here, and without our
-    launcher none are.
+    For nodes on other hosts, only the steps of lives that have ended are known here; without our
+    launcher, none are.
     """
     table = current_heartbeat().table
     rows = [] if table is None else list(table.group(group).values())
@@ -51,7 +51,7 @@ def steps_of(group: str) -> Callable[[], int]:
 
 
 class NodeProgress:
-    """The progress of some nodes, as their heartbeats tell; `distrl.runtime.patience.Workers`.
+    """The progress of some nodes, from their heartbeats; see `distrl.runtime.patience.Workers`.
 
     Args:
       nodes: their heartbeats, by name.
@@ -82,7 +82,7 @@ class NodeProgress:
         return acted, tuple((row.status, row.life) for row in self._nodes.values())
 
     def busy(self) -> bool:
-        """See `Workers.busy`. Of a node on another host it is only known whether it runs."""
+        """See `Workers.busy`. For a node on another host it is only known whether it runs."""
         return any(
             row.status == DOWN
             or (row.status == UP and (row.at_work() is not None or not row.activity_known))

@@ -34,7 +34,7 @@ class RemoteGenerations:
         self._call: concurrent.futures.Future[Any] | None = None
 
     def current(self) -> int:
-        """See `Generations`: the number that the monitor has told last."""
+        """See `Generations`: the last number that the monitor has answered."""
         if self._call is None:
             if time.monotonic() - self._asked >= _POLL_S:
                 self._asked = time.monotonic()
@@ -45,7 +45,7 @@ class RemoteGenerations:
         return self._known
 
     def last(self) -> int:
-        """See `Generations`; if the monitor does not answer, the one after the one known."""
+        """See `Generations`; if the monitor does not answer, the number after the last known."""
         self._known += 1
         self._note(self._monitor.client.futures.save_generation(True), self._timeout)
         return self._known

@@ -1,4 +1,4 @@
-"""Makes what saves a task, for one process and for nodes alike."""
+"""Makes the checkpointer of a task, for one process and for nodes alike."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,10 +27,10 @@ def make_checkpointer(
     at_least: Callable[[], Mapping[str, int]] = dict,
     life: int | None = None,
 ) -> Checkpointer:
-    """Returns what saves the task of a builder; see `Checkpointer`.
+    """Returns the checkpointer of a builder's task; see `Checkpointer`.
 
     Args:
-      builder: of the task.
+      builder: the task's builder.
       run_dir, learner, replay, counters, give_up, generations, at_least, life: see `Checkpointer`.
       resume_point: what the run was resumed with.
       config: None: the experiment's.

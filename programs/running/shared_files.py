@@ -7,7 +7,7 @@ from distrl.shared_memory.segment import Kind
 
 
 def left_by_earlier_life(name: str, kind: Kind) -> bool:
-    """Returns whether the calling node is to use a file further that it made in an earlier life.
+    """Returns whether the calling node is to keep using a file that it made in an earlier life.
 
     Otherwise it makes the file, and calls `note_made`.
 
@@ -29,10 +29,10 @@ def note_made() -> None:
 
 
 def check_not_lost(name: str, kind: Kind, maker: str) -> None:
-    """Raises SharedMemoryLost if a file that was made is gone: to wait for it would be in vain.
+    """Raises SharedMemoryLost if a file that was made is gone: a wait for it would never end.
 
     Args:
-      name: the file's.
+      name: the file's name.
       kind: what is in it.
       maker: name of the node that makes it. Without our launcher it is not known whether it has.
     """

@@ -11,8 +11,8 @@ class TurnsCore:
     """A context that keeps the calling thread on one core with others that it takes turns with.
 
     They only ever wait for each other, and waking another core may cost more than a step of a cheap
-    environment, or than the inference of a small network. What is faster is tried out, by the time
-    that is spent in the context. Elsewhere the thread may use any core, and so may what it starts.
+    environment, or than the inference of a small network. Both ways are tried, and the time spent
+    in the context decides. Outside of it, the thread and what it starts may use any core.
     """
 
     def __init__(self, others: set[int]):
@@ -27,7 +27,7 @@ class TurnsCore:
         self._same_core = SameCore(self._seconds_within, self._move)
 
     def __enter__(self) -> None:
-        """Goes to the core."""
+        """Moves the calling thread to the core, if one is in use."""
         self._since, self._is_within = time.monotonic(), True
         if self._core is not None:
             os.sched_setaffinity(0, {self._core})
@@ -37,7 +37,7 @@ class TurnsCore:
         self._same_core.count()
 
     def __exit__(self, *error: object) -> None:
-        """Leaves the core."""
+        """Lets the calling thread use all of its cores again."""
         self._seconds += time.monotonic() - self._since
         self._is_within = False
         if self._core is not None:

@@ -1,18 +1,18 @@
-"""What one process tells while its actor acts and no update falls."""
+"""Progress reports of one process between two updates."""
 
 import time
 from collections.abc import Callable
 
 from distrl.actor import ActorLoop
 
-_WAIT_S = 10.0  # without an update, until that is said
+_WAIT_S = 10.0  # seconds without an update between two reports
 
 
 class UpdateWait:
-    """Says every ten seconds how far the actor is on its way to the next update."""
+    """Prints every ten seconds how many steps the actor has taken since the last update."""
 
     def __init__(self, actor: ActorLoop, printer: Callable[[str], None]):
-        """Args: actor: what acts. printer: takes lines."""
+        """Args: actor: the actor. printer: takes lines."""
         self._actor, self._printer = actor, printer
         self.restart()
 
@@ -22,7 +22,7 @@ class UpdateWait:
         self._due = self._begin + _WAIT_S
 
     def note(self, now: float) -> None:
-        """Says it if it is time to. Args: now: `time.monotonic()`."""
+        """Prints a line if one is due. Args: now: `time.monotonic()`."""
         if now >= self._due:
             self._due = now + _WAIT_S
             self._printer(

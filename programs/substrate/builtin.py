@@ -8,12 +8,12 @@ from typing import Any
 from distrl.errors import ConfigError
 from distrl.programs.substrate import BUILTIN, node_context
 
-ADDRESS_NAME = "builtin"  # of addresses at which nodes are called
-_FINISH_S = 10.0  # that calls in progress have when their node has returned
+ADDRESS_NAME = "builtin"  # names the addresses at which nodes are called
+_FINISH_S = 10.0  # seconds that calls in progress have when their node has returned
 
 
 class Address:
-    """Where a node is called, which the launcher says. Args: name: its kind."""
+    """Where a node is called, which the launcher decides. Args: name: its kind."""
 
     def __init__(self, name: str = ADDRESS_NAME) -> None:
         self.name = name
@@ -31,7 +31,7 @@ class Address:
 
 
 class LaunchContext:
-    """What the launcher tells a node."""
+    """What the launcher gives a node: the function that ends the program."""
 
     def __init__(self) -> None:
         self.program_stopper: Callable[..., None] = lambda **_: None
@@ -75,7 +75,7 @@ class CallNode:
 
     Attributes:
       addresses: where it is called.
-      launch_context: what the launcher tells it.
+      launch_context: what the launcher gives it.
     """
 
     input_handles: tuple[()] = ()  # those that the launcher must connect
@@ -92,7 +92,7 @@ class CallNode:
         return self._run
 
     def allocate_address(self, address: Address) -> None:
-        """Has the launcher bind a further address, which the node's object serves by itself."""
+        """Adds an address, which the launcher binds and the node's object serves by itself."""
         self.addresses.append(address)
 
     def create_handle(self) -> Handle:
@@ -105,8 +105,8 @@ class CallNode:
         node_context.enter(self.launch_context.program_stopper)
         instance = self._constructor(*_clients(self._args), **_clients(self._kwargs))
         server = RpcServer(instance, self.addresses[0].resolve(), self.key)
-        # If `run` fails, the server goes on until the failure has been reported: else the callers'
-        # errors would be reported before their cause.
+        # If `run` fails, the server continues until the failure has been reported: otherwise the
+        # callers' errors would be reported before their cause.
         node_context.manager().on_close(server.stop)
         if hasattr(instance, "run"):
             instance.run()
@@ -116,7 +116,7 @@ class CallNode:
 
 
 def _clients(argument: Any) -> Any:
-    """Returns an argument with clients in the place of handles."""
+    """Returns an argument with clients instead of handles."""
     if isinstance(argument, Handle):
         return argument.dereference()
     if isinstance(argument, Mapping):
@@ -129,7 +129,7 @@ def _clients(argument: Any) -> Any:
 
 
 class Program:
-    """Nodes in groups; a stranger to the program does not know the key to call them.
+    """Nodes in groups; an unauthenticated peer does not know the key to call them.
 
     Attributes:
       name: its name.
@@ -148,7 +148,7 @@ class Program:
 
     @contextlib.contextmanager
     def group(self, label: str) -> Iterator[None]:
-        """Has the nodes that are added meanwhile in a group."""
+        """While entered, adds nodes to this group."""
         self._group = label
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a node asks about itself while it runs, whatever it is made of."""
+"""How a running node learns that the program stops, and how it stops it, on either substrate."""
 
 import threading
 from collections.abc import Callable
@@ -8,7 +8,7 @@ _here = threading.local()
 
 
 class Manager:
-    """Tells a builtin node, in its main thread, that the program stops.
+    """The stop event of a builtin node, and what to call at the node's end. Main thread only.
 
     Its methods are those of Launchpad's worker manager that the launcher uses.
     """
@@ -26,11 +26,11 @@ class Manager:
         self._stop.set()
 
     def on_close(self, function: Callable[[], object]) -> None:
-        """Has a function called by `close`."""
+        """Registers a function for `close` to call."""
         self._closing.append(function)
 
     def close(self) -> None:
-        """Ends what the node has left; called after its failure, if any, was reported."""
+        """Calls the registered functions, after the node's failure, if any, was reported."""
         while self._closing:
             self._closing.pop()()
 

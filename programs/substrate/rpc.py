@@ -1,7 +1,7 @@
 """Calls between nodes by gRPC, on this machine only; a tunnel brings them to other hosts.
 
-A call has a deadline, and a size that its messages may have; whoever does not know the program's
-key is turned away before a message is looked at. Messages are those of `distrl.runtime.messages`.
+A call has a deadline, and its messages a maximum size; an unauthenticated peer, without the
+program's key, is refused before its message is decoded. See `distrl.runtime.messages` for these.
 """
 
 import concurrent.futures
@@ -20,10 +20,10 @@ from distrl.errors import Stopped
 from distrl.runtime.durations import longest_wait
 from distrl.runtime.messages import MessageError, decode, encode
 
-MAX_BYTES = 1 << 30  # of a message
+MAX_BYTES = 1 << 30  # maximum size of a message
 _KEY = "distrl-key"
 _PREFIX = "/distrl/"
-_THREADS = 64  # at most, that serve a node's calls; started as they are needed
+_THREADS = 64  # threads at most that serve a node's calls; started as they are needed
 _TEXT_LIMIT = 10_000  # characters of an error
 _SIZES = [
     ("grpc.max_receive_message_length", MAX_BYTES),
@@ -59,7 +59,7 @@ class RpcServer:
       instance: the object.
       address: "unix:/path", of a folder that only this user can enter; or "127.0.0.1:port".
       key: what callers must know.
-      max_bytes: that a message may have.
+      max_bytes: maximum size of a message.
 
     Raises:
       RuntimeError: the address cannot be taken.
@@ -216,10 +216,10 @@ def _pass_on(method: str, done: Any, future: "concurrent.futures.Future[Any]") -
 
 def _result(answer: bytes) -> Any:
     try:
-        told = decode(answer)
+        decoded = decode(answer)
     except MessageError as error:
         raise CallError(f"the answer is no message: {error}") from None
-    match told:
+    match decoded:
         case (True, result):
             return result
         case (False, str(text)):
