@@ -165,7 +165,7 @@ COMMANDS = {
            --seeds: their number, or the seeds themselves with commas.
            --jobs: trials at a time, 1 unless given; auto: as many as fit on this machine.
            --by ranks by a column of metrics.csv, mean_return unless given; -COLUMN: least first;
-           POLICY/COLUMN: of one of several policies, instead of their mean.
+           POLICY/COLUMN: the column of one policy, instead of the mean over several.
        distrl sweep --dir=DIR
            Resume a sweep.
        distrl sweep --show DIR [--by=COLUMN]

@@ -125,6 +125,6 @@ def _hang_limits(experiment: Experiment) -> HangLimits:
 def _step_timeout(experiment: Experiment) -> float:
     """Returns the longest that a step of an environment may take, in seconds; 0: it is unknown."""
     environments = [experiment.environment, experiment.evaluation_environment]
-    environments += [getattr(each, "environment", None) for each in environments]  # of copies
+    environments += [getattr(each, "environment", None) for each in environments]  # in copies
     pools = [getattr(each, "pool", None) for each in environments]
     return max(getattr(pool, "step_timeout", 0.0) for pool in pools)

@@ -189,12 +189,12 @@ def prepare_launchpad() -> None:
 
 
 def manager_of(node: Any) -> Any:
-    """Creates, in a node's main thread, what tells the node that the program stops."""
+    """Creates, in a node's main thread, the manager that has the node's stop event."""
     return node_context.new_manager() if isinstance(node, CallNode) else new_manager()
 
 
 def close_manager(manager: Any) -> None:
-    """Ends what a builtin node in a thread has left; Launchpad's nodes do so themselves."""
+    """Closes the manager of a builtin node in a thread; Launchpad's managers close themselves."""
     if isinstance(manager, node_context.Manager):
         manager.close()
 

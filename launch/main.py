@@ -114,7 +114,7 @@ def _run(argv: list[str], load: Callable[[], Any] | None) -> int:
 
         print(f"distrl {__version__}")
         return 0
-    if command == "_complete" and len(argv) == 3:  # of the scripts of `distrl completion`
+    if command == "_complete" and len(argv) == 3:  # the scripts of `distrl completion`
         from distrl.launch.commands.completion import complete
 
         return complete(argv[2])

@@ -1,4 +1,4 @@
-"""Paths of code: of this project's, for processes that a command starts, and of users'."""
+"""Paths of code: the project's, for processes that a command starts, and the users'."""
 
 import os
 import re
@@ -21,7 +21,7 @@ def python_command(module: str, python: str = sys.executable, folder: Path = ROO
     """Returns the command that runs a module without the current folder on its path.
 
     That is what `-P` does since Python 3.11: with `-m` alone, a `json.py` or a `distrl/` in the
-    current folder would be imported in the place of the real one. PYTHONPATH stays in effect.
+    current folder would be imported instead of the real one. PYTHONPATH stays in effect.
 
     Args:
       module: full name of the module.

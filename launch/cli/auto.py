@@ -1,4 +1,4 @@
-"""`--topology=auto`: asks the run folder, the settings or the clock which topology to take."""
+"""`--topology=auto`: the topology of the resumed run, or by the settings, or by measured costs."""
 
 import os
 import pickle
@@ -34,7 +34,7 @@ from distrl.runtime.host_resources import usable_cores
 from distrl.runtime.process_exit import exit_at_once
 from distrl.runtime.working_folder import absolute
 
-MEASURED_S = 300.0  # within which costs must be known: compilation takes most of it
+MEASURED_S = 300.0  # seconds within which costs must be known: compilation takes most of them
 _OF_GROUP = ("coordinator_address", "num_processes", "process_id")
 
 

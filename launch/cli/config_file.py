@@ -17,9 +17,9 @@ from distrl.launch.cli.train_flags import SHORT, joined_flags, without_flags
 from distrl.launch.run_dir.config_diff import flat
 from distrl.runtime.working_folder import absolute
 
-_NOT_AGAIN = ("config_file", "run_dir")  # of a run's command
+_NOT_AGAIN = ("config_file", "run_dir")  # flags of a run's command that are not taken over
 _SETTINGS = "config"  # key of the settings in a file that a user writes
-_SIZED = re.compile(r"config\.(policies\.\w+\.)?(learner|replay)\.")  # which follow the actors
+_SIZED = re.compile(r"config\.(policies\.\w+\.)?(learner|replay)\.")  # follow the actors
 
 
 class ConfigFile(NamedTuple):
@@ -40,11 +40,12 @@ class ConfigFile(NamedTuple):
     ) -> list[str]:
         """Returns the settings as flags, which must be defined.
 
-        Of a run, most of which were never chosen, defaults are left out where nothing changes them.
-        Where the command line has other actors, so are sizes that followed the run's.
+        Most settings of a run are defaults that nobody chose: they are left out where nothing
+        changes them. Sizes that followed the run's actors are left out, too, where the command line
+        has other actors.
 
         Args:
-          experiment: whose settings the flags are.
+          experiment: the experiment whose settings the flags are.
           values: the flags that there are.
           of_line: flags of the command line.
 
@@ -105,7 +106,7 @@ def read(path: str, values: flags.FlagValues) -> ConfigFile:
       values: the flags that there are.
 
     Raises:
-      ConfigError: it cannot be read, or says something that there is not.
+      ConfigError: it cannot be read, or names a flag or a setting that does not exist.
     """
     data = _load(Path(path))
     if "experiment" in data and isinstance(data["experiment"], Mapping):
@@ -143,7 +144,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"--config_file: {path} needs PyYAML (pip install PyYAML); JSON needs nothing"
         ) from error
-    except Exception as error:  # of the parsers, which have no common base
+    except Exception as error:  # the parsers' errors have no common base
         raise ConfigError(f"--config_file: {path} cannot be read: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"--config_file: {path} must have names and values")

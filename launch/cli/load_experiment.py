@@ -26,7 +26,7 @@ from distrl.task import Task
 DEFAULT_ENV = "CartPole-v1"
 _DAY_S = 86_400.0
 
-_folder = ""  # of --experiment
+_folder = ""  # the folder of the file that --experiment names
 
 
 def load_experiment(values: flags.FlagValues, load: Callable[[], Any] | None = None) -> Experiment:

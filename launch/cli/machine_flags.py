@@ -176,8 +176,8 @@ def drop_unfit(
     """Takes back flags of an earlier run that do not fit this one; returns the words without them.
 
     Args:
-      names: of flags that only the earlier run's words give.
-      words: of the earlier run.
+      names: names of flags that only the earlier run's words give.
+      words: the earlier run's words.
       topology: as in `check_flags`.
       values: the flags' values.
     """

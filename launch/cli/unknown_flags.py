@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from absl import flags
 
 _MOST = 3  # names that are suggested
-_LIKENESS = 0.6  # of the last words of two names, from 0 to 1
+_LIKENESS = 0.6  # least likeness of the last words of two names, from 0 to 1
 _ELSEWHERE = {  # what other systems call it
     "lr": "learning_rate",
     "gamma": "discount",
@@ -35,7 +35,7 @@ def with_suggestions(
     none like "num_envs".
 
     Args:
-      error: absl's.
+      error: absl's error.
       known: names of flags.
     """
     parent, _, word = error.flagname.rpartition(".")

@@ -19,9 +19,9 @@ from distrl.programs import TOPOLOGIES
 from distrl.runtime.files import TASKS
 
 _AS = re.compile(r"\[flags of (?:distrl )?(\w+)\]")  # in a command's help
-_TO_TRY = {"--grid", "--random"}  # of `distrl sweep`: names of flags without their dashes
+_TO_TRY = {"--grid", "--random"}  # flags of `distrl sweep` that name flags, without dashes
 _FLAG = re.compile(r"(?<![\w-])(--?[a-z][a-z_]*)(?:(=)([a-z|A-Z]+(?![\w.|]))?)?")
-_COLUMNS = {"x", "y", "by"}  # of the metrics of a run
+_COLUMNS = {"x", "y", "by"}  # flags that name a column of a run's metrics
 _METRICS = "metrics.csv"
 _DEFAULT_AGENT = "impala"
 
@@ -79,7 +79,7 @@ def completion(arguments: list[str]) -> int:
 
 
 def complete(line: str) -> int:
-    """Prints how the last word of a command line may go on, a word a line.
+    """Prints the possible completions of a command line's last word, one per line.
 
     Args:
       line: the command line up to the cursor.
@@ -96,7 +96,7 @@ def complete(line: str) -> int:
 
 
 def _read_words() -> Mapping[str, Any]:
-    """Returns the names in the cache; has a process look them up if they are old."""
+    """Returns the names in the cache; starts a process to look them up if they are old."""
     words, is_new = completion_words.read()
     if not is_new:
         subprocess.Popen(

@@ -30,7 +30,7 @@ NAME is an lp.Program, or a function that returns one and needs no arguments; `m
 unless given. The program's own flags (absl) may stand among ours; after `--` all are its own.
 """
 _DEFAULT_NAME = "make_program"
-_RESTARTS = 100  # of a group that is named without a number
+_RESTARTS = 100  # restarts of a node whose group is named without a number
 _HELP = ("--help", "-help", "-h", "--helpfull", "--helpshort")
 
 

@@ -64,7 +64,7 @@ def _open(path: Path) -> TextIO:
 
 
 def _is_full(file: TextIO, path: Path) -> bool:
-    """Returns whether the log goes on in a new file; see `LogFile`."""
+    """Returns whether the log continues in a new file; see `LogFile`."""
     try:
         return not os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:  # in a moment; or the user has removed it

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from distrl.errors import ConfigError
 from distrl.launch.commands.compare import differences
 from distrl.launch.runs.arguments import Parser
-from distrl.launch.runs.rows import last_row, telling_damage, texts
+from distrl.launch.runs.rows import last_row, reporting_damage, texts
 from distrl.launch.runs.run import Run, load_run
 from distrl.launch.supervision.launcher_process import is_running
 from distrl.metrics.sinks import METRICS
@@ -142,9 +142,9 @@ def _common(members: Sequence[_Member]) -> tuple[float, float]:
 def _overlapping(
     label: str, members: Sequence[_Member], x: str, say: Callable[[str], None]
 ) -> list[_Member]:
-    """Returns the runs without those that have no x in common with others, and tells of these.
+    """Returns the runs that have an x in common, and reports those that are left out.
 
-    Of those that are too short and those that begin too late, the fewer are left out.
+    These are the runs that are too short, or those that begin too late, whichever are fewer.
     """
     left = list(members)
     while (common := _common(left))[0] > common[1]:
@@ -169,7 +169,7 @@ def _points(run: Run, x: str, y: str) -> npt.NDArray[np.float64]:
             known = ", ".join(last)
             raise ConfigError(f"plot: {run.path} has no column {name!r}; it has {known}")
     # A buffer of floats: a row as a tuple takes several times as much.
-    with telling_damage(path):
+    with reporting_damage(path):
         cells = (text for row in texts(path, (x, y)) for text in row)
         flat = array.array("d", (float(text or "nan") for text in cells))
     points = np.array(flat).reshape(-1, 2)
@@ -193,7 +193,7 @@ def _rising(points: npt.NDArray[np.float64], run: Run, x: str) -> npt.NDArray[np
 
 
 def _check_ends(label: str, members: Sequence[_Member], x: str, say: Callable[[str], None]) -> None:
-    """Tells where a curve is cut because a run has not finished."""
+    """Reports where a curve is cut because a run has not finished."""
     shortest = min(members, key=lambda member: member.end)
     longest = max(member.end for member in members)
     if shortest.end < longest:
@@ -207,7 +207,7 @@ def _check_ends(label: str, members: Sequence[_Member], x: str, say: Callable[[s
 
 
 def _seeds(label: str, members: Sequence[_Member], say: Callable[[str], None]) -> list[Any]:
-    """Returns the distinct seeds of a curve's runs, and tells which occur more than once."""
+    """Returns the distinct seeds of a curve's runs, and reports those that occur several times."""
     folders: dict[Any, list[str]] = {}
     for member in members:
         folders.setdefault(member.run.flat_settings.get("seed"), []).append(str(member.run.run_dir))
@@ -218,7 +218,7 @@ def _seeds(label: str, members: Sequence[_Member], say: Callable[[str], None]) -
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """Returns for each run what tells it from the others, in a few words.
+    """Returns for each run what distinguishes it from the others, in a few words.
 
     These are the algorithm and the environment, then settings where labels are equal without.
     """

@@ -74,7 +74,7 @@ def _process(run: Run, node: str | None) -> tuple[str, int]:
         )
     if nodes[node]["pid"] is None:
         raise ConfigError(f"profile: {node} is not running ({nodes[node]['status']})")
-    local_launcher(run.path, "profile")  # of the same host as its nodes
+    local_launcher(run.path, "profile")  # raises unless the launcher, and so the node, is here
     return str(node), int(nodes[node]["pid"])
 
 

@@ -16,7 +16,7 @@ from distrl.launch.runs import html_page, report_curves
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.charts import short
 from distrl.launch.runs.default_settings import changed_settings
-from distrl.launch.runs.rows import telling_damage, texts
+from distrl.launch.runs.rows import reporting_damage, texts
 from distrl.launch.runs.run import Run, load_run
 from distrl.launch.runs.text_table import number
 from distrl.launch.supervision.launcher_process import is_running
@@ -28,8 +28,8 @@ from distrl.runtime.working_folder import absolute, shown
 _VIDEOS = {".mp4": "video/mp4", ".gif": "image/gif"}
 _MOST_VIDEO = 30_000_000  # bytes
 _PROGRESS = "progress.json"
-_SCORES = ("return", "success_rate")  # of an evaluation
-_MOST_ROWS = 20  # of them, for a policy
+_SCORES = ("return", "success_rate")  # the columns of an evaluation
+_MOST_ROWS = 20  # evaluations that are shown of a policy
 _FIGURES = ("env_steps", "learner_steps", "episodes", "mean_return", "evaluation_return")
 
 
@@ -198,7 +198,7 @@ def _evaluations_of(part: Run) -> tuple[list[list[str]], int]:
     before: list[str] = []
     number_before = ""
     path = part.path / METRICS
-    with telling_damage(path):
+    with reporting_damage(path):
         for steps, evaluations, *score in texts(path, columns):
             if score[0] in ("", "nan"):
                 continue

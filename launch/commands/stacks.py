@@ -45,7 +45,7 @@ def stacks(arguments: list[str]) -> int:
         if name in remote:
             continue
         if pid is None:
-            state = nodes[name]["status"]  # a remote node's process is told after its start
+            state = nodes[name]["status"]  # a remote node's process is known later
             why = "its process is not known yet" if state == "up" else "it is not running"
             print(f"==== {name}: {why} ({state})")
         elif pid not in shown:  # nodes that are threads have one process

@@ -1,4 +1,4 @@
-"""`distrl stop RUN`: has a run save and end, as Ctrl-C does."""
+"""`distrl stop RUN`: makes a run save and end, as Ctrl-C does."""
 
 import contextlib
 import os

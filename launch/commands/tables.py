@@ -59,7 +59,7 @@ def tables(arguments: list[str]) -> int:
         except ConfigError as error:
             if names:
                 raise
-            print(f"table {name!r}: {error}")  # of another version of distrl
+            print(f"table {name!r}: {error}")  # another version of distrl made it
             continue
         except (DeadlineExceeded, Stopped, FileNotFoundError, RuntimeError) as error:
             if changes:

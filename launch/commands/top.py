@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT = 120, 200  # where there is no terminal
 
 
 def top(arguments: list[str]) -> int:
-    """Shows how a program is until it ends, or Ctrl-C; once, if stdout is no terminal.
+    """Shows a program's status until it ends, or until Ctrl-C; once, if stdout is no terminal.
 
     Args:
       arguments: the command and the run folder.

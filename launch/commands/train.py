@@ -172,12 +172,12 @@ def _open_run(
     chosen: dict[str, Any],
     name: str,
 ) -> RunFolder:
-    """Opens the run folder and tells the user about it.
+    """Opens the run folder, and prints what the user should know of the run.
 
     Args:
-      experiment, topology, arguments, values: of the run.
-      chosen: by `auto`.
-      name: the environment's, for the user.
+      experiment, topology, arguments, values: those of the run.
+      chosen: what `auto` has chosen.
+      name: the environment's name, for the user.
     """
     file = None if values.experiment is None else file_and_name(values.experiment)[0]
     origin = {**provenance(file), "working_folder": str(absolute(".")), **chosen}
@@ -251,7 +251,7 @@ def _print_help(arguments: list[str], values: flags.FlagValues) -> int:
 
 def _import_topology(topology: str, nodes_of: str) -> Any:
     """Imports the topology's function, and Launchpad, which defines flags, if it is taken."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # of Reverb's TensorFlow
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # for Reverb's TensorFlow
     make_program = getattr(importlib.import_module(f"distrl.programs.{topology}"), topology)
     if nodes_of == substrate.LAUNCHPAD:
         import launchpad  # noqa: F401

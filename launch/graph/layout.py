@@ -1,4 +1,4 @@
-"""Where boxes and lines of a diagram lie: layers from callers down to those that they call."""
+"""Where the boxes and lines of a diagram lie: in layers, callers above those that they call."""
 
 import itertools
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The host daemon: runs the nodes placed on its host, as the launcher tells it.
+"""The host daemon: runs the nodes placed on its host, on the launcher's orders.
 
 Run as a module, its stdin and stdout are the connection to the launcher. It ends, with everything
 that it has started, when the connection ends or is silent for `LEASE_S`.
@@ -34,7 +34,7 @@ from distrl.runtime.sockets import listen_on_all_interfaces
 if TYPE_CHECKING:
     from distrl.launch.hosts.host_program import RemoteAddresses, RequiredHosts
 
-LEASE_S = 10.0  # without a message from the launcher, which sends one every second
+LEASE_S = 10.0  # seconds without a message from the launcher, which sends one every second
 REPORT_S = 1.0
 TUNNEL_ENDED = "its tunnel to the other hosts has ended"
 SLOW = ("begin", "wire", "stacks")  # they take long: imports, building the program, py-spy
@@ -162,7 +162,7 @@ class HostDaemon:
           payload: the pickled program and what belongs to it.
           nodes: names of this host's nodes.
           tunnel_port: the launcher's choice of a port for the other hosts; 0: any free one.
-          credentials: the program's, which only the tunnel's process can open.
+          credentials: the program's credentials, which only the tunnel's process can open.
         """
         from distrl.runtime.compilation_cache import use_compilation_cache
 
@@ -209,7 +209,7 @@ class HostDaemon:
         self._check_reached()
 
     def _check_reached(self) -> None:
-        """Tells the launcher that this host is up, once it has reached those that it must."""
+        """Reports that this host is up, once it has reached all hosts that it must."""
         if not self._wired and self._required <= self._reached:
             self._wired = True
             self._channel.send("wired")
@@ -227,7 +227,7 @@ class HostDaemon:
             self._check_reached()
 
     def _on_rewire(self, remote_addresses: "RemoteAddresses", required: "RequiredHosts") -> None:
-        """Has new connections go to where the servers of other hosts are now."""
+        """Directs new connections to where the servers of other hosts are now."""
         assert self._tunnel is not None
         self._required = {(host, port) for host, port in required}
         forwards = self._program.forwards(remote_addresses)

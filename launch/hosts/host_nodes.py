@@ -11,7 +11,7 @@ from distrl.launch.supervision.usage import Usage
 
 
 class HostNodes:
-    """Starts, signals and collects a host's nodes, and tells the launcher of them.
+    """Starts, signals and collects a host's nodes, and reports on them to the launcher.
 
     What the operating system refuses is tried again; neither other nodes nor the host are lost.
 
@@ -69,12 +69,12 @@ class HostNodes:
         self._attempt(name, method, functools.partial(self._signal, name, method))
 
     def try_again(self) -> None:
-        """Does what was refused."""
+        """Tries again what was refused."""
         for (name, method), do in list(self._refused.items()):
             self._attempt(name, method, do)
 
     def collect(self, name: str) -> None:
-        """Tells the launcher of a node that has ended, once."""
+        """Reports a node that has ended to the launcher, once."""
         node = self.by_name[name]
         if node.alive and node.collect():
             self._forward_messages()

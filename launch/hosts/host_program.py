@@ -54,9 +54,8 @@ class HostProgram:
             if node.name in names
         }
         self.open_ports: dict[int, str] = {}
-        self._remote_paths: dict[
-            tuple[str, int], str
-        ] = {}  # of the sockets for other hosts' servers
+        # The paths of the sockets for other hosts' servers.
+        self._remote_paths: dict[tuple[str, int], str] = {}
         self._heartbeats = HeartbeatTable([node.name for node in self._nodes])
 
     def own_nodes(
@@ -80,7 +79,7 @@ class HostProgram:
             port = self.ports[name][number]
             self.open_ports[port] = self._endpoints.address(port, port_name)
             return self.open_ports[port]
-        # Messages about a server's address shall say whose it is, as far as there is room.
+        # Error messages about a server's address should show whose it is, if there is room.
         plain = _NOT_PLAIN.sub("-", name)
         path = f"{self._folder}/{len(self._remote_paths)}-{plain}"[:PATH_LIMIT]
         return f"unix:{self._remote_paths.setdefault((name, number), path)}"
@@ -97,8 +96,8 @@ class HostProgram:
     def mirror(self, heartbeats: Mapping[str, Sequence[int]]) -> None:
         """Takes over status, life and steps of nodes on other hosts.
 
-        Of this host's own, whether one that has ended is not restarted: until then it counts as one
-        that is.
+        Of this host's own nodes, it takes over that one that has ended is not restarted: until then
+        it counts as one that will be.
         """
         for name, (status, life, acted) in heartbeats.items():
             heartbeat = self._heartbeats.of(name)

@@ -20,7 +20,7 @@ JOIN_S = 3600.0  # for all pods to start: an image is pulled, a node is added, a
 
 Document = dict[str, Any]
 
-_USER = 1000  # of the image
+_USER = 1000  # the image's user
 _CONTAINER = "distrl"
 _NODE = {"topologyKey": "kubernetes.io/hostname"}
 _LAUNCHER_CORES, _LAUNCHER_GB = 1, 4.0

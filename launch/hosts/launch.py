@@ -57,8 +57,8 @@ def launch_on_machines(
       placement: the host of each node.
       connect: returns the command that connects to a host's daemon, see
         `distrl.launch.hosts.ssh`; an empty command: the daemon connects to `join_port`.
-      options: of the launch. Its `run_dir`, which is absolute, is here for logs, `status.json` and
-        `result.json`, and on the learner's host for what the nodes write.
+      options: the launch's options. `run_dir`, which is absolute, is here for logs, `status.json`
+        and `result.json`, and on the learner's host for what the nodes write.
       tunnel_port: port on which each host listens for the others; 0: any port that is free there.
       join_port: port on which the launcher listens for daemons; 0: it does not.
       credentials: the credentials of daemons that connect by themselves; None: new ones.
@@ -154,7 +154,7 @@ def _fail_if_lost(session: Session, lost: Callable[[], str | None]) -> None:
 
 
 def _keep(hosts: Sequence[RemoteHost], keep_daemons: bool, result: Result) -> None:
-    """Has the hosts' daemons wait for the next launcher, if they are kept and there may be one."""
+    """Makes the hosts' daemons wait for the next launcher, if they are kept and one may come."""
     for host in hosts:
         host.kept = keep_daemons and result.exit_code not in FINAL
 
@@ -184,7 +184,7 @@ def _make_nodes(
 
     def tell_all(name: str) -> None:
         for host in hosts:
-            host.tell_status([name])
+            host.send_status([name])
 
     by_name = {host.host.name: host for host in hosts}
     nodes = {}

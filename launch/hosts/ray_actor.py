@@ -31,7 +31,7 @@ class DaemonActor:
         """Starts the daemon in a session of its own.
 
         Args:
-          command: its command; what it cannot start is said on its stderr.
+          command: its command; if it cannot be started, its stderr says why.
         """
         self._process = subprocess.Popen(
             [*_DETACHED, *command],

@@ -3,7 +3,7 @@
 It is a separate process because Ray ends a driver that has lost the cluster's head, and installs
 threads and signal handlers. It reads one JSON line, its task, from stdin, answers with one on
 stdout, and ends when stdin does, as when the launcher is killed; nothing of the program is left on
-the cluster then. When the cluster's head is lost it says so in one more line.
+the cluster then. When the cluster's head is lost, it writes one more line that says so.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ from distrl.launch.hosts import ray_actor
 from distrl.runtime.traceback_text import one_line
 
 ACTOR_S = 45.0  # for a host's actor to start; less than the launcher waits for a sign of its daemon
-READ_S = 5.0  # of one call that waits for output
+READ_S = 5.0  # seconds of one call that waits for output
 CALL_S = 30.0  # for an actor to answer, beyond what it is asked to wait
-HEAD_S = 20.0  # without an answer of the head; after 60 s Ray itself ends this process
+HEAD_S = 20.0  # seconds without an answer of the head; after 60 s Ray itself ends this process
 TERMINATE_S = 2.0  # for an actor to end itself
 END_S = 10.0  # for the daemons to end after their input has ended
 LEAVE_S = 20.0  # for this process to end after its stdin has
@@ -153,7 +153,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class _Refused(Exception):
-    """What cannot work. The message is one line."""
+    """The cluster cannot be used. The message is one line."""
 
 
 def _connect(address: str) -> None:
@@ -192,7 +192,7 @@ def _place(
 
 
 def _watch_head(out: IO[str]) -> None:
-    """Says once that the head has been silent for `HEAD_S`."""
+    """Reports once that the head has been silent for `HEAD_S`."""
     answered = time.monotonic()
 
     def ask() -> None:
@@ -241,7 +241,7 @@ def _run(task: dict[str, Any], out: IO[str], launcher_ended: threading.Event) ->
 
 
 def _watch_launcher(launcher_ended: threading.Event, folder: str) -> None:
-    """Ends this process in any case after the launcher: without the head, Ray may wait for ever."""
+    """Makes sure that this process ends after the launcher: without the head, Ray may hang."""
     sys.stdin.read()
     launcher_ended.set()
     time.sleep(LEAVE_S)

@@ -69,7 +69,7 @@ def cluster_nodes(address: str) -> list[Node]:
 def hosts_on_cluster(
     address: str, hosts: Sequence[Host], daemon: Sequence[str], wait: float
 ) -> Iterator["RayCluster"]:
-    """Has a place for each host on a Ray cluster, while it is entered.
+    """While entered, holds a place for each host on a Ray cluster.
 
     Args:
       address: from `cluster_address`.
@@ -194,7 +194,7 @@ def _bridge(task: Mapping[str, Any], timeout: float) -> Iterator[RayCluster]:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Has a bridge end in order, at the end of its stdin, or kills it."""
+    """Ends a bridge in order, by closing its stdin, or kills it."""
     assert process.stdin is not None and process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()

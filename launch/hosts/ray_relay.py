@@ -14,7 +14,7 @@ def main(path: str, name: str) -> int:
 
     Args:
       path: the bridge's socket.
-      name: the host's.
+      name: the host's name.
 
     Returns:
       The exit status: 0 once the daemon has ended, 1 if it could not be reached or was lost.

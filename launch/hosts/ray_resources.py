@@ -10,7 +10,7 @@ Bundle = dict[str, float]
 Node = Mapping[str, Any]
 """A node as `ray.nodes()` describes it, with what is free of its resources in "Available"."""
 
-_PINNED = 0.001  # of a node's own resource, of which it has 1
+_PINNED = 0.001  # amount of the resource that is named after a node, of which the node has 1
 _NAMES = {"CPU": "CPU", "GPU": "GPU", "memory": "bytes of memory"}
 
 

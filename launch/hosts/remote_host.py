@@ -20,7 +20,7 @@ from distrl.launch.supervision.usage import Usage
 from distrl.programs.placement import Host
 from distrl.runtime.heartbeat import Heartbeat
 
-START_S = 60.0  # without a sign of life from a daemon that is not up; loading a library takes long
+START_S = 60.0  # seconds without a sign of life from a daemon that loads libraries and builds
 RETRY_S = 3.0  # between two attempts to reach a host
 MAX_RETRY_S = 60.0  # doubled up to this while its daemon answers but cannot be used
 PING_S = 1.0
@@ -73,7 +73,7 @@ class RemoteHost:
         self.tunnel_port = 0
         self.address = host.reached_at  # for the other hosts
         self.nodes: dict[str, SupervisedRemoteNode] = {}
-        self.heartbeats: dict[str, Heartbeat] = {}  # of all hosts' nodes
+        self.heartbeats: dict[str, Heartbeat] = {}  # those of all hosts' nodes
         self.essential: set[str] = set()  # names of nodes whose hosts this host must reach
         self.unreachable: dict[str, str] = {}  # ports of other hosts' tunnels, and why
         self._command = command
@@ -88,9 +88,9 @@ class RemoteHost:
         self._wired = False  # it has been sent the other hosts' addresses
         self._silence = Silence()
         self._last_ping = self._next_attempt = 0.0
-        self._reached: set[str] = set()  # ports of other hosts' tunnels, once
-        self._told: str | None = None  # the failure that was told last, since the host was up
-        self._was_up = False  # once
+        self._reached: set[str] = set()  # ports of other hosts' tunnels, at some time
+        self._reported: str | None = None  # the failure that was last reported, since it was up
+        self._was_up = False  # at some time
         self._refusal_delay = RETRY_S
 
     def tick(self) -> None:
@@ -126,12 +126,12 @@ class RemoteHost:
         if self._channel is not None:
             self._channel.send(kind, **fields)
 
-    def tell_status(self, names: Iterable[str]) -> None:
-        """Tells the daemon of nodes that run elsewhere; until it is up it has no room for that."""
+    def send_status(self, names: Iterable[str]) -> None:
+        """Sends the daemon the status of these nodes; before the host is up, it cannot use it."""
         if self.state is HostState.UP:
             rows = {name: self.heartbeats[name] for name in names}
-            told = {name: [row.status, row.life, row.acted] for name, row in rows.items()}
-            self.send("heartbeats", heartbeats=told)
+            states = {name: [row.status, row.life, row.acted] for name, row in rows.items()}
+            self.send("heartbeats", heartbeats=states)
 
     def wire(self, remote_addresses: Mapping[str, list[tuple[str, int, int]]]) -> None:
         """Sends the addresses of the other hosts' nodes, again if they have changed.
@@ -156,8 +156,8 @@ class RemoteHost:
         return self._channel is not None
 
     def say_goodbye(self) -> None:
-        """Has the daemon end, unless it is `kept`; see `distrl.launch.hosts.goodbye`."""
-        self.state, self._told = HostState.AWAY, ""  # so that its end is no loss
+        """Ends the daemon, unless it is `kept`; see `distrl.launch.hosts.goodbye`."""
+        self.state, self._reported = HostState.AWAY, ""  # so that its end is no loss
         if not self.kept:
             self.send("bye")
 
@@ -199,9 +199,9 @@ class RemoteHost:
         self.away_because = f"host {self.host.name} is lost: {reason}"
         if shown or previous is HostState.UP:
             self._session.journal.say(self.away_because)
-            self._told = reason
-        elif self._told is None:
-            self._tell_trying(f"host {self.host.name}: {reason}")
+            self._reported = reason
+        elif self._reported is None:
+            self._report_trying(f"host {self.host.name}: {reason}")
         if previous is HostState.UP:
             for node in self.nodes.values():
                 node.lose(self.away_because)
@@ -221,13 +221,13 @@ class RemoteHost:
         self.away_because = reason
         if final and not self._was_up:
             self.refused = reason
-        elif reason != self._told:
-            self._tell_trying(reason)
+        elif reason != self._reported:
+            self._report_trying(reason)
 
-    def _tell_trying(self, reason: str) -> None:
+    def _report_trying(self, reason: str) -> None:
         then = "trying again" if self._command else "waiting for its daemon"
         self._session.journal.say(f"{reason}; {then}")
-        self._told = reason
+        self._reported = reason
 
     # Messages from the daemon.
 
@@ -244,7 +244,7 @@ class RemoteHost:
     def on_hello(
         self, identity: dict[str, str], host: str, cores: int, gpus: str | None, tunnel_key: str
     ) -> None:
-        """Has a daemon that has introduced itself begin, or refuses it.
+        """Lets a daemon that has introduced itself begin, or refuses it.
 
         Args:
           identity: the daemon's `code_identity.identity()`.
@@ -266,7 +266,7 @@ class RemoteHost:
     def _on_broken(self, error: str, traceback: str, passing: bool = False) -> None:
         """Takes a daemon's failure. Args: passing: whether it may pass without a change."""
         reason = f"host {self.host.name}: {error}"
-        if reason != self._told:
+        if reason != self._reported:
             self._session.journal.note(f"the daemon of host {self.host.name} failed:\n{traceback}")
         if self.state is HostState.UP:
             self._lost(error)
@@ -283,8 +283,8 @@ class RemoteHost:
 
     def _on_wired(self) -> None:
         self.state = HostState.UP
-        self.tell_status(self.heartbeats)  # later only what changes
-        self._told, self._was_up, self._refusal_delay = None, True, RETRY_S
+        self.send_status(self.heartbeats)  # later only what changes
+        self._reported, self._was_up, self._refusal_delay = None, True, RETRY_S
         for node in self.nodes.values():
             node.unavailable_reason = None
 
@@ -301,8 +301,8 @@ class RemoteHost:
             self._session.journal.say(f"{self.host.name} reaches {at}")
 
     def _cut_off(self, at: str, reason: str) -> str:
-        told = f"cannot reach {at} ({reason})"
-        return told if at in self._reached else f"{told}: {advice(reason)}"
+        failure = f"cannot reach {at} ({reason})"
+        return failure if at in self._reached else f"{failure}: {advice(reason)}"
 
     def _on_report(self, nodes: dict[str, list[Any]]) -> None:
         for name, (at_work, silent, pid, usage, acted) in nodes.items():

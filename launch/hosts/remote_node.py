@@ -11,11 +11,11 @@ from distrl.launch.supervision.result import NodeExit
 from distrl.launch.supervision.usage import Usage
 from distrl.runtime.heartbeat import DOWN, Heartbeat, HeartbeatTable
 
-SILENT_S = 10.0  # without a message from a host's daemon, which sends one every second
+SILENT_S = 10.0  # seconds without a message from a host's daemon, which sends one every second
 
 
 class RemoteHeartbeat(Heartbeat):
-    """Tells all hosts when its node starts or ends, so that the node's callers know.
+    """Notifies all hosts when its node starts or ends, so that the node's callers know.
 
     Args:
       heartbeats: the launcher's table.

@@ -19,7 +19,7 @@ SBATCH = (
     "sbatch", "--parsable", "--requeue", "--open-mode=append", "--export=ALL",
     "--signal=B:USR1@120",
 )  # fmt: skip
-RESTARTS = 10  # of a job, for whatever reason, after which a lost host ends it
+RESTARTS = 10  # restarts of a job, for whatever reason, after which a lost host ends it
 # What srun would add for a step where the job asked for it by task, or for GPUs by node: fewer
 # cores and GPUs than the host has, or a named type of GPU, which then refuses the step. Slurm 23.02
 # and later have SLURM_TRES_PER_TASK.
@@ -70,7 +70,7 @@ def step(host: Host, options: Sequence[str], daemon: Sequence[str]) -> list[str]
         "",
     )
     group = [f"--het-group={suffix.rpartition('_')[2]}"] if suffix else []
-    # Unless told, a step asks for the GPUs of the whole job, of one task, or none. Where the job
+    # By default, a step asks for the GPUs of the whole job, of one task, or none. Where the job
     # has a number for all nodes, and only there, Slurm refuses a step with a number per node.
     if not host.gpus:
         gpus = "--gres=none"
@@ -89,8 +89,8 @@ def step(host: Host, options: Sequence[str], daemon: Sequence[str]) -> list[str]
 def script(command: Sequence[str], folder: Path) -> str:
     """Returns a batch script that runs a command, and requeues the job when its time is over.
 
-    Also when the command has lost a host, as where a step fails on a node that does not; but not
-    for ever, as that may happen each time.
+    It also requeues the job when the command has lost a host, as when a step fails on a node that
+    does not; but only `RESTARTS` times, as that may happen each time.
 
     Args:
       command: the command. On SIGTERM it must end with status 143, if it has lost a host with 75,

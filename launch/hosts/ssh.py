@@ -39,7 +39,7 @@ def ssh(host: Host, options: Sequence[str], daemon: Sequence[str]) -> list[str]:
     """
     if host.name in HERE or host.address in HERE:
         return list(daemon)
-    program, *defaults = SSH  # of an option that is given twice, ssh takes the first value
+    program, *defaults = SSH  # if an option is given twice, ssh takes the first value
     return [program, *options, *defaults, host.name, shlex.join(daemon)]
 
 

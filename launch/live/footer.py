@@ -32,12 +32,12 @@ class Footer:
         return max(20, columns - 1), max(1, rows - 2)
 
     def replaced(self, lines: Sequence[str]) -> str:
-        """Returns what draws other lines in the place of those that are there."""
+        """Returns the text that draws these lines instead of the present ones."""
         self._lines = list(lines)
         return self.around("")
 
     def around(self, text: str) -> str:
-        """Returns what writes whole lines of text above the footer."""
+        """Returns the text that writes whole lines above the footer."""
         if not self._lines and not self._drawn:
             return text
         erase = self._erase()

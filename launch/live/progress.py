@@ -1,4 +1,4 @@
-"""Reads what a running program says of itself; see `distrl.metrics.run_status`."""
+"""Reads what a running program reports about itself; see `distrl.metrics.run_status`."""
 
 import time
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def read_progress(run_dir: Path) -> dict[str, dict[str, Any]]:
 def _read(path: Path) -> dict[str, Any] | None:
     data = read_dict(path, lambda data: data.keys() >= _SHOWN)
     here = boot_id()
-    if data is not None and data.get("boot", here) != here:  # of another host's clock since boot
+    if data is not None and data.get("boot", here) != here:  # another host's clock
         data["monotonic"] = time.monotonic() - (time.time() - data["time"])
     return data
 
@@ -40,7 +40,7 @@ def shares_of_nodes(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
 
 
 def time_text(shares: dict[str, float]) -> str:
-    """Returns what a node's time goes to, the most first, without what is less than 1 %."""
+    """Returns what a node spends its time on, the most first, without what is less than 1 %."""
     ordered = sorted(shares.items(), key=lambda item: -item[1])
     return "  ".join(
         f"{state.replace('_', ' ')} {100 * share:.0f} %"

@@ -30,7 +30,7 @@ def render(
     Args:
       status: what `status.json` has.
       progress: from `read_progress`.
-      width, height: of the terminal. Nodes for which there is no room are shown as groups.
+      width, height: the terminal's size. Nodes for which there is no room are shown as groups.
       coloured: whether to use colours.
     """
     parts: list[Any] = []

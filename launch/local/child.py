@@ -45,7 +45,7 @@ class ChildSetup:
     """The parent's preparations for a child, which inherits them by the fork.
 
     Attributes:
-      name: the node's.
+      name: the node's name.
       function: what the node runs.
       env: environment variables that it gets beside the launcher's.
       node_setup: called first, with the node's name.
@@ -53,7 +53,7 @@ class ChildSetup:
       output: the child's end of the pipe for stdout and stderr.
       close: descriptors of the parent that the child closes.
       parent: the parent's pid.
-      heartbeat: the node's.
+      heartbeat: the node's heartbeat.
       debug: how the node is debugged; it then keeps the launcher's terminal.
       stop_signal: the signal that sets the node's stop event.
       make_manager: makes what has that event, in the node's main thread.
@@ -190,7 +190,7 @@ def _run(setup: ChildSetup) -> int:
 
 
 def _stop_on_signal(setup: ChildSetup) -> None:
-    """Has the stop signal set the node's stop event, even while the main thread is in C code.
+    """Makes the stop signal set the node's stop event, even while the main thread is in C code.
 
     A thread does so, not a handler: that could run while the main thread holds the event's lock.
     """

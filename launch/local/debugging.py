@@ -65,7 +65,7 @@ class Debug:
         """Runs a node's function under the debugger.
 
         Args:
-          name: the node's.
+          name: the node's name.
           function: what the node runs; its exception is raised after the debugger has seen it.
         """
         if self.port is not None:
@@ -104,7 +104,7 @@ def post_mortem(error: BaseException) -> None:
 
 @contextlib.contextmanager
 def breakpoints_in_terminal() -> Iterator[None]:
-    """Has `breakpoint()` use the process's own terminal, even where sys.stdout is replaced."""
+    """Makes `breakpoint()` use the process's own terminal, even where sys.stdout is replaced."""
 
     def stop(*args: Any, **kwargs: Any) -> None:
         frame: types.FrameType | None = sys._getframe(1)
@@ -120,10 +120,10 @@ def breakpoints_in_terminal() -> Iterator[None]:
 
 
 def use_no_terminal() -> None:
-    """Says that this process and its nodes have no terminal, as those that `distrl.train` starts.
+    """Notes that this process and its nodes have no terminal, as when `distrl.train` starts them.
 
-    Their stdin has no lines of a user, where pdb would quit at once. The hook of an editor's
-    debugger, which follows the caller's processes, stays.
+    No user types into their stdin, so pdb would quit at once. The hook of an editor's debugger,
+    which follows the caller's processes, stays.
     """
     global _has_terminal
     _has_terminal = False
@@ -151,7 +151,7 @@ def check_terminal(flag: str | None, in_nodes: bool) -> None:
 
 
 def skip_breakpoints(node: str) -> None:
-    """Has `breakpoint()` print a line, once for each place: a node has no terminal to stop in.
+    """Makes `breakpoint()` print a line, once for each place: a node has no terminal to stop in.
 
     A hook of the user's (PYTHONBREAKPOINT) stays.
 
@@ -160,14 +160,14 @@ def skip_breakpoints(node: str) -> None:
     """
     if "PYTHONBREAKPOINT" in os.environ:
         return
-    told: set[str] = set()
+    printed: set[str] = set()
     start = "start" if _has_terminal else "run `distrl train --experiment=FILE.py`"
 
     def skip(*args: Any, **kwargs: Any) -> None:
         frame = sys._getframe(1)
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        if where not in told:
-            told.add(where)
+        if where not in printed:
+            printed.add(where)
             line = f"{where}: breakpoint() is skipped: to stop here, {start} with --debug={node}"
             print(line, file=sys.stderr, flush=True)
 

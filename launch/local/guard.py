@@ -1,8 +1,8 @@
 """A small process above the program, which makes sure that no end of it passes for a success.
 
 Code in the program's process, an environment's or a library's, may end it with status 0 at any time
-(`os._exit`), or be killed. The program says its true exit status before it ends; if it has not, it
-has failed, and the guard says so, also in `result.json`.
+(`os._exit`), or be killed. The program reports its true exit status before it ends; if it has not,
+it has failed, and the guard says so, also in `result.json`.
 """
 
 import json
@@ -20,7 +20,7 @@ from distrl.runtime.host_resources import killed_by, oom_kills
 from distrl.runtime.memory_file import memory_file
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_REPEAT_S = 1.0  # in which a program that has sent SIGINT may send it again, and means one
+_REPEAT_S = 1.0  # seconds within which another SIGINT of the same program is a repetition
 
 
 def run_guarded() -> None:

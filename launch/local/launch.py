@@ -27,7 +27,7 @@ from distrl.programs.substrate import BUILTIN, AnyProgram, of_program
 from distrl.runtime.heartbeat import Heartbeat, HeartbeatTable
 from distrl.shared_memory import segment
 
-_MAIN_LOG = "main"  # of threads that belong to no node
+_MAIN_LOG = "main"  # the log of threads that belong to no node
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,10 +75,10 @@ class _Lines(io.TextIOBase):
 
 
 class LiveProcess:
-    """Tells how this process is, while it is entered.
+    """While entered, keeps `status.json` and the live status of this process up to date.
 
     Args:
-      run_dir: the run folder; None: nothing is told.
+      run_dir: the run folder; None: nothing is written or shown.
       live: whether to show the status below all that is printed, if stdout is a terminal.
     """
 

@@ -56,7 +56,7 @@ class Stopper:
           reason: one line for the user.
           finished: True if the goal is reached (exit status 0), False for a failure (1).
           mark_as_completed: ignored; Launchpad's own stopper has it.
-          traceback: of an exception that the node raises when it has saved.
+          traceback: the traceback of an exception that the node raises when it has saved.
         """
         del mark_as_completed
         reason = reason or f"{self._node} asked to stop"

@@ -59,8 +59,8 @@ class SupervisedProcess(SupervisedNode):
       env: environment variables that it gets beside the launcher's.
       node_setup: called first in the process, with the node's name.
       launcher_fds: returns the launcher's descriptors, which the child closes.
-      heartbeat: the node's.
-      restart_policy: the node's.
+      heartbeat: the node's heartbeat.
+      restart_policy: the node's restart policy.
       debug: how it is debugged; it then keeps the launcher's terminal.
       stop_signal: the signal that asks it to stop.
       hide_gpus: whether it sees no GPU unless `env` has CUDA_VISIBLE_DEVICES.

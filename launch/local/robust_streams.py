@@ -1,4 +1,4 @@
-"""A stdout and a stderr that never fail: their reader may be gone, the terminal or the disk too."""
+"""A stdout and a stderr that never fail, even if the reader, the terminal or the disk is gone."""
 
 import codecs
 import io
@@ -11,22 +11,22 @@ from typing import Any
 
 _ESCAPE = "backslashreplace"
 _WITH_SURROGATES = "distrl.surrogateescape"
-_FULL_S = 1.0  # that a reader may take to make room where nobody waits for it
+_FULL_S = 1.0  # seconds that a reader may take to make room where nobody waits for it
 _CHECK_S = 0.2
 
 _hurried = threading.Event()
 
 
 def stop_waiting_for_readers() -> None:
-    """Has all that is written from now on, or waits now, be dropped if its reader stalls."""
+    """From now on, drops output whose reader stalls, including output that waits now."""
     _hurried.set()
 
 
 class _RobustFile(io.FileIO):
     """A file that drops what cannot be written.
 
-    A reader that reads no further, as `| less`, is waited for until `stop_waiting_for_readers`; in
-    a pipe that was set to not block it never is.
+    It waits for a reader that pauses, such as `| less`, until `stop_waiting_for_readers`; in a pipe
+    that was set to not block, it never waits.
     """
 
     _stalled = False
@@ -97,7 +97,7 @@ def _escaped(error: UnicodeError) -> tuple[bytes, int]:
 
 
 def escape_what_has_no_encoding() -> None:
-    """Has stdout and stderr escape characters that their encoding lacks, as µ in ASCII."""
+    """Makes stdout and stderr escape characters that their encoding lacks, such as µ in ASCII."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_errors(stream))
@@ -105,7 +105,7 @@ def escape_what_has_no_encoding() -> None:
 
 def _errors(stream: Any) -> str:
     errors = getattr(stream, "errors", None)
-    if errors == "surrogateescape":  # of the locale C: file names come out as they are
+    if errors == "surrogateescape":  # the locale C's: file names come out as they are
         codecs.register_error(_WITH_SURROGATES, _escaped)
         return _WITH_SURROGATES
     return _ESCAPE if errors in (None, "strict") else errors

@@ -17,7 +17,7 @@ from distrl.runtime.durations import longest_wait
 from distrl.runtime.process_exit import announce
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_END = 0  # of the signals; none has this number
+_END = 0  # marks the end of the signals, none of which has this number
 _fork_handlers: list[bool] = []  # not empty once `_detach` is registered
 
 
@@ -53,7 +53,7 @@ class StopOnSignals:
             for number in {*_STOPPING, interrupt_number()}
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
         }
-        for number in self._handlers:  # what waits in a library goes on, as nodes' libraries do
+        for number in self._handlers:  # waits in libraries continue, as they do in nodes
             signal.siginterrupt(number, False)
         self._handlers[TRACE_SIGNAL] = signal.getsignal(TRACE_SIGNAL)
         take_trace_orders()

@@ -44,8 +44,8 @@ class SupervisedThread(SupervisedNode):
       node_setup: called first in the thread, with the node's name.
       send: takes messages for the supervisor, from any thread.
       wake: wakes the supervisor's loop, from any thread.
-      heartbeat: the node's.
-      restart_policy: the node's.
+      heartbeat: the node's heartbeat.
+      restart_policy: the node's restart policy.
       debug: whether pdb is opened at an exception that ends the node.
     """
 

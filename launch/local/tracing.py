@@ -29,7 +29,7 @@ _TRACING = threading.Lock()
 
 
 def take_trace_orders() -> None:
-    """Has `TRACE_SIGNAL` reach the wake-up descriptor of this process. Main thread only."""
+    """Makes `TRACE_SIGNAL` reach the wake-up descriptor of this process. Main thread only."""
     signal.signal(TRACE_SIGNAL, ignore)
     signal.siginterrupt(TRACE_SIGNAL, False)
 
@@ -92,7 +92,7 @@ def _record(folder: Path, seconds: float) -> None:
 
 @contextlib.contextmanager
 def _without_tensorflow() -> Iterator[None]:
-    """Keeps the profiler from importing TensorFlow, which takes seconds, to tell it of itself.
+    """Keeps the profiler from importing TensorFlow, which takes seconds, to announce itself to it.
 
     It writes a line to stderr instead.
     """

@@ -14,7 +14,7 @@ _SERVED = ("courier", "reverb", ENDPOINT_PORT_NAME, ADDRESS_NAME)  # two are Lau
 
 
 class Endpoints:
-    """Reserves ports, and has Courier's and Reverb's servers of these ports listen on Unix sockets.
+    """Reserves ports, and makes Courier's and Reverb's servers listen on Unix sockets instead.
 
     A port is then only a number: the socket is a file in a folder that only this user can enter, so
     other users can neither connect to a server nor listen in its place. Launchpad reads the port at

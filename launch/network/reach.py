@@ -11,21 +11,21 @@ _UNKNOWN_NAME = "unknown name"
 
 
 class Reach:
-    """Tells when a host's port is reached for the first time, no longer, or again.
+    """Reports when a host's port is reached for the first time, no longer, or again.
 
     Args:
-      tell: called with the host, its port, and why it cannot be reached; "": it is reached.
+      report: called with the host, its port, and why it cannot be reached; "": it is reached.
     """
 
-    def __init__(self, tell: Callable[[str, int, str], None]) -> None:
-        self._tell = tell
-        self._told: dict[tuple[str, int], bool] = {}  # whether it is reached
+    def __init__(self, report: Callable[[str, int, str], None]) -> None:
+        self._report = report
+        self._reported: dict[tuple[str, int], bool] = {}  # whether it is reached
         self._silent: set[tuple[str, int]] = set()  # the last attempt was not answered in time
 
     def note(self, host: str, port: int, error: Exception | None) -> None:
         """Takes the end of an attempt to connect, None: it has succeeded.
 
-        One attempt without an answer tells nothing: the other host may be busy, or just starting.
+        One attempt without an answer means nothing: the other host may be busy, or just starting.
         """
         at, reached = (host, port), error is None
         if not isinstance(error, asyncio.TimeoutError):
@@ -33,9 +33,9 @@ class Reach:
         elif at not in self._silent:
             self._silent.add(at)
             return
-        if self._told.get(at) is not reached:
-            self._told[at] = reached
-            self._tell(host, port, "" if error is None else in_words(error))
+        if self._reported.get(at) is not reached:
+            self._reported[at] = reached
+            self._report(host, port, "" if error is None else in_words(error))
 
 
 def in_words(error: Exception) -> str:

@@ -45,7 +45,7 @@ _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONN
 LENGTH = struct.Struct("!I")
 _HEADER = struct.Struct("!6sH")  # _MAGIC, the server's port
 _MAGIC = b"distrl"
-_NO_SERVER = 0  # in the place of a server's port: the connection only shows that it can be made
+_NO_SERVER = 0  # instead of a server's port: the connection only shows that it can be made
 _UNIX = "unix:"
 
 Tasks = dict["asyncio.Task[None]", None]  # a set, oldest first
@@ -71,7 +71,7 @@ def run(
         port of the server there. Only this user may be able to enter the paths' folder.
       ready: called when the port and all sockets accept connections.
       changes: from which new `forwards`, of the same paths, and new `required` arrive as JSON after
-        their `LENGTH`; the other way goes what `Reach` tells.
+        their `LENGTH`; in the other direction go the reports of `Reach`.
       required: hosts and open ports that are tried until they are reached, without a client.
 
     Raises:
@@ -105,7 +105,7 @@ class _Refused(Exception):
     """A connection is not carried; the message says why."""
 
 
-# Of one connection; the others continue. UnicodeError: of a host name that cannot be one.
+# Each ends one connection; the others continue. UnicodeError: a host's name is malformed.
 _FAILURES = (OSError, UnicodeError, asyncio.TimeoutError, _Refused)
 
 
@@ -128,7 +128,7 @@ class _Tunnel:
         self._carried: set[TlsEnd] = set()
         self._log_state: dict[str, tuple[float, int]] = {}  # next line not before; lines left out
         self._news: asyncio.StreamWriter | None = None
-        self._reach = Reach(self._tell)
+        self._reach = Reach(self._report)
         # By host and port: a host that does not answer must not delay the others.
         self._handshakes: dict[tuple[str, int], asyncio.Semaphore] = collections.defaultdict(
             lambda: asyncio.Semaphore(MAX_HANDSHAKES)
@@ -289,7 +289,7 @@ class _Tunnel:
             await asyncio.gather(*(attempt(host, port) for host, port in self._required))
             await asyncio.sleep(WATCH_S)
 
-    def _tell(self, *news: object) -> None:
+    def _report(self, *news: object) -> None:
         if self._news is not None:
             data = json.dumps(news).encode()
             self._news.write(LENGTH.pack(len(data)) + data)

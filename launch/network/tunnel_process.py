@@ -25,7 +25,7 @@ class SealedTunnel:
     memory of this process nor in that of nodes that it forks later.
 
     Attributes:
-      pid: the process's.
+      pid: the process's id.
       public_key: for `distrl.launch.network.sealing.seal`.
     """
 
@@ -44,7 +44,7 @@ class SealedTunnel:
         forwards: Mapping[str, tuple[str, int, int]],
         required: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """Has the process run the tunnel, once.
+        """Makes the process run the tunnel; to be called once.
 
         Args:
           listener, open_ports, forwards, required: see `tunnel.run`.
@@ -59,11 +59,11 @@ class SealedTunnel:
         forwards: Mapping[str, tuple[str, int, int]],
         required: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """Has new connections go elsewhere.
+        """Directs new connections elsewhere.
 
         Args:
-          forwards: as of `start`, with the same paths.
-          required: as of `start`, in the place of those before.
+          forwards: see `start`; the paths are the same.
+          required: see `start`; it replaces the earlier ones.
 
         Raises:
           OSError: the process has ended.

@@ -91,7 +91,7 @@ def train(
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value with Python's numbers in the place of NumPy's, whose repr is no literal."""
+    """Returns a value with Python's numbers instead of NumPy's, whose repr is no literal."""
     if isinstance(value, (np.generic, np.ndarray)):
         return _plain(value.tolist())
     if isinstance(value, (list, tuple)):

@@ -21,7 +21,7 @@ from distrl.launch.python import training_process
 from distrl.launch.supervision.result import EXIT_FAILED
 from distrl.runtime.working_folder import absolute
 
-_LAST_LINES = 30  # of the output, that an error may need
+_LAST_LINES = 30  # lines of the output that an error may need
 _POLL_S = 0.2  # between two looks at whether the process has ended
 _REST_S = 1.0  # for the rest of the output, which others may be writing to
 

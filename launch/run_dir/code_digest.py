@@ -153,5 +153,5 @@ def _contents(cell: types.CellType) -> Any:
 def _plain(value: Any) -> str:
     try:
         return _ADDRESS.sub("", repr(value))
-    except Exception:  # of an object of the user's
+    except Exception:  # an object of the user's may raise anything
         return ""

@@ -183,7 +183,7 @@ def compare(
     known = {name: cls for name, cls in _CLASSES_BEFORE.items() if name in new_classes}
     old_classes = {**known, **old["classes"]}
     was, now = flat(old["experiment"], ""), flat(new["experiment"], "")
-    # Older versions have a list of transforms as text, which tells nothing of its functions.
+    # Older versions have a list of transforms as text, which says nothing about its functions.
     unknown = [name for name, value in was.items() if _is_text_of_list(name, value)]
     was, now, old_classes, new_classes = (
         {name: value for name, value in each.items() if not any(_within(name, u) for u in unknown)}
@@ -200,7 +200,7 @@ def compare(
         if part is not None and name not in old_classes:
             part = _with_values(name, part, now, usual)
         changes.append(_change(name, old_classes.get(name), part, _is_agent(name)))
-    if "agent.network" in new_classes.keys() - old["classes"].keys():  # of continuous control
+    if "agent.network" in new_classes.keys() - old["classes"].keys():  # continuous control
         was = {**flat(json.loads(json.dumps(as_dict(SHARED))), "agent.network."), **was}
     # It is in the settings of all of DQN's networks, and changes those that are dueling.
     for name in [*now, *(name for name in was if name not in now)]:

@@ -47,7 +47,7 @@ def open_program_folder(run_dir: str | None, program: str, command: list[str]) -
         )
     with refusing(path):
         lock(path)
-        (path / RESULT_FILE).unlink(missing_ok=True)  # of the program before
+        (path / RESULT_FILE).unlink(missing_ok=True)  # the previous program's
         write_json(path / CONFIG, {"command": command, "program": program})
     return path
 

@@ -42,8 +42,8 @@ def check_tasks(path: Path, experiment: Experiment) -> None:
 def check_past_policies(path: Path, experiment: Experiment) -> None:
     """Raises ConfigError for opponents from the run's own checkpoints that could not be loaded.
 
-    It does so for a folder that never has any, too, of this run or of another one: the actions
-    would be random forever.
+    This includes a folder that will never have any, whether it is this run's or another one's: the
+    actions would be random forever.
     """
     several = len(experiment.tasks) > 1
     tasks = {
@@ -181,10 +181,10 @@ def has_table(
     """Returns whether a task can start with the replay table that was saved.
 
     Args:
-      checkpoint: of the task.
-      name: the task's.
+      checkpoint: the task's checkpoint.
+      name: the task's name.
       experiment: has the task.
-      topology: of the program.
+      topology: the program's topology.
       say: prints a line for the user if it cannot, although tables are saved.
     """
     folder = checkpoint.path / TABLE

@@ -44,7 +44,7 @@ from distrl.metrics.progress_line import FILE_NAME as PROGRESS
 from distrl.runtime.files import read_dict, read_json, write_json
 from distrl.runtime.working_folder import shown
 
-SUBMITTED = ("slurm.sh", "slurm.log")  # of a Slurm job that will run in the folder
+SUBMITTED = ("slurm.sh", "slurm.log")  # files of a Slurm job that will run in the folder
 
 
 class RunFolder(NamedTuple):
@@ -129,7 +129,7 @@ def _open(
         folders = [experiment.task_dir(path, task) for task in experiment.tasks]
         of_tasks = [each / name for each in folders for name in (RESUMED, PROGRESS)]
         for file in (path / RESULT_FILE, *of_tasks):
-            file.unlink(missing_ok=True)  # of the program before
+            file.unlink(missing_ok=True)  # the previous program's
         write_json(path / CONFIG, config)
         for task in experiment.tasks:
             checkpoint = folder.resume_point.of_task(task).checkpoint
@@ -148,7 +148,7 @@ def _damage(path: Path) -> str | None:
 
 
 def _read_result(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Returns the result of the program before; empty if there is none."""
+    """Returns the result of the previous program; empty if there is none."""
     damage = _damage(path) if path.exists() else "missing"
     if damage is None:
         return dict(read_json(path))

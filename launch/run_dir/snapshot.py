@@ -1,7 +1,7 @@
 """The code that a run was made with, kept in its folder: `RUN/code/1`, and another for each change.
 
-Of distrl itself it has the revision, and what differs from it; where that is not known, the files.
-Of the user's own code it has every module that was imported when the run began.
+A snapshot has distrl's revision and what differs from it, or its files if that is not known; and
+every module of the user's own code that was imported when the run began.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ PATCH, FILES, PICKLE = "distrl.patch", "distrl.zip", "experiment.pkl"
 EXPERIMENT, MODULES = "experiment", "modules"  # folders
 
 _FORMAT = 1
-_MOST_BYTES = 10_000_000  # of a patch; of the user's modules together
+_MOST_BYTES = 10_000_000  # limit of a patch, and of all of the user's modules together
 _SAME = ("format", "distrl", "packages", "experiment")  # what makes two snapshots different
 
 
@@ -67,7 +67,7 @@ def write_snapshot(
     elif file is None:
         try:
             files[PICKLE] = pickled(experiment)
-        except Exception as error:  # of any kind: it comes from the user's own objects
+        except Exception as error:  # the user's own objects may raise anything
             left_out.append(f"{PICKLE}: {type(error).__name__}: {error}".splitlines()[0])
     digest = hashlib.sha256(json.dumps([about[key] for key in _SAME]).encode())
     for key in sorted(files):

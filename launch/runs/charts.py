@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 _WIDTH, _HEIGHT = 520, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 10, 34
-_POINTS = 300  # of a line, at most
-_DIGITS = 15  # that a float has
-_COLORS = 8  # that the page has, as --c0 to --c7
+_POINTS = 300  # points of a line, at most
+_DIGITS = 15  # digits of a float
+_COLORS = 8  # colours of the page, --c0 to --c7
 
 Numbers = npt.NDArray[np.float64]
 
@@ -59,7 +59,7 @@ def chart(title: str, lines: Sequence[ChartLine], x_label: str) -> str:
 
 
 def _reduced(line: ChartLine) -> ChartLine:
-    """Returns a line without what is not finite, and of so many points at most."""
+    """Returns a line without what is not finite, and with so many points at most."""
     known = np.isfinite(line.x) & np.isfinite(line.y)
     for part in (line.low, line.high):
         if part is not None:
@@ -129,7 +129,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _labelled(ticks: Sequence[float]) -> list[tuple[float, str]]:
-    """Returns ticks with their texts, which have the digits that tell one from the next."""
+    """Returns ticks with their texts, which have enough digits to differ from each other."""
     digits = 4
     if ticks and ticks[0] < ticks[-1]:  # they are equal where floats are no closer
         step = (ticks[-1] - ticks[0]) / (len(ticks) - 1)
@@ -139,7 +139,7 @@ def _labelled(ticks: Sequence[float]) -> list[tuple[float, str]]:
 
 
 def short(value: float, digits: int = 4) -> str:
-    """Returns a number in a few characters: 12.5k, 3M, 0.001. Args: digits: that are shown."""
+    """Returns a number in a few characters: 12.5k, 3M, 0.001. Args: digits: digits to show."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.{digits}g}{unit}"

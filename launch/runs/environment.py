@@ -106,7 +106,7 @@ def _named_file(run: Run) -> str | None:
     for word in words:
         flag, equals, value = str(word).lstrip("-").partition("=")
         if flag == "experiment" and str(word).startswith("-"):
-            file = value if equals else str(next(words, ""))  # of several the last, as absl
+            file = value if equals else str(next(words, ""))  # the last one, as absl
     if file is None:
         return None
     return str(Path(run.config.get("working_folder") or ".", file))
@@ -130,7 +130,7 @@ def _unpickled(path: Path) -> Experiment:
         raise other
     try:
         experiment = cloudpickle.loads(data)
-    except Exception as error:  # of any kind: it names classes of other versions, or of the user's
+    except Exception as error:  # any kind: it names classes of other versions, or of the user's
         raise ConfigError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(experiment, Experiment):
         raise ConfigError(f"{path} has no experiment")
@@ -151,7 +151,7 @@ def _made(name: str, settings: Any, classes: Any) -> Any:
     values = {}
     for field in dataclasses.fields(cls):
         if field.name not in settings:
-            continue  # of an older version
+            continue  # the run is of an older version
         value, inner = settings[field.name], f"{name}.{field.name}"
         if inner in classes:
             values[field.name] = _made(inner, value, classes)

@@ -10,7 +10,7 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yields a function that tells whether Ctrl-C was pressed; a second one ends the process."""
+    """Yields a function that returns whether Ctrl-C was pressed; a second one ends the process."""
     pressed = False
     before = signal.getsignal(signal.SIGINT)
 

@@ -70,7 +70,7 @@ def _whole(text: str, least: int) -> int:
 
 @contextlib.contextmanager
 def _flag_of_trust() -> Iterator[None]:
-    """Names the flag, in the place of an argument in Python, that runs the code of a policy."""
+    """Makes errors name the flag, instead of Python's argument, that runs a policy's code."""
     try:
         yield
     except UntrustedError as error:
@@ -186,7 +186,7 @@ class Player:
     def _fixed(self, name: str, policy: FixedPolicy, settings: Any, classes: Any) -> FixedPolicy:
         """Returns a fixed policy of the experiment with the settings that the run had.
 
-        Args: name, policy: of the experiment. settings, classes: see `with_settings`.
+        Args: name, policy: the experiment's. settings, classes: see `with_settings`.
         """
         if not isinstance(settings, dict):
             return policy

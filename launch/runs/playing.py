@@ -27,8 +27,8 @@ class PlayedEpisode(NamedTuple):
 
     Attributes:
       returns: by agent; of an environment with one agent, its return alone, under "".
-      length: in steps; each repeat by `wrappers.action_repeat` counts, and a joint step of several
-        agents counts once.
+      length: number of steps; each repeat by `wrappers.action_repeat` counts, and a joint step of
+        several agents counts once.
       ending: how it ended.
     """
 
@@ -135,7 +135,7 @@ class SeveralAgentsGame(Game):
             source = sources.make[name](len(self._agents), seed + k)
             self._policies[name] = PolicyStreams(source, None, env_spec, len(self._agents))
         self._steps: dict[str, TimeStep] | None = None
-        self._records: dict[str, Record] = {}  # of the agents whose episodes have ended
+        self._records: dict[str, Record] = {}  # by agent, once its episode has ended
         self._length = 0
 
     def step(self) -> tuple[None, list[PlayedEpisode]]:

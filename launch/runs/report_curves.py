@@ -16,7 +16,7 @@ _COUNTERS = {
     "unrolls", "env_restarts", "min_return", "max_return", "std_return", "seconds_waiting",
 }  # fmt: skip
 _TIMES, _LAG = "time_", "policy_lag_"
-_ROWS = 10_000  # of a run, at most: those of weeks do not fit into memory
+_ROWS = 10_000  # rows of a run, at most: those of weeks do not fit into memory
 _RATE_POINTS = 60  # rates between rows that are two seconds apart jump about
 
 Rows = list[dict[str, float]]

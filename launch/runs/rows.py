@@ -15,11 +15,11 @@ _TAIL = 1 << 16  # bytes
 
 
 @contextlib.contextmanager
-def telling_damage(path: Path) -> Iterator[None]:
+def reporting_damage(path: Path) -> Iterator[None]:
     """Raises ConfigError, with the file's name, for a text that is no number or no table."""
     try:
         yield
-    except ConfigError:  # it is told already
+    except ConfigError:  # it names the file already
         raise
     except (ValueError, csv.Error) as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
@@ -32,7 +32,7 @@ def read_rows(path: Path) -> Iterator[Row]:
       ConfigError: the file is damaged; so do the functions below.
     """
     if path.exists():
-        with _open(path) as file, telling_damage(path):
+        with _open(path) as file, reporting_damage(path):
             yield from _rows(file)
 
 
@@ -40,7 +40,7 @@ def last_row(path: Path) -> Row | None:
     """Returns the newest whole row, without reading the others; None: there is none."""
     if not path.exists():
         return None
-    with open(path, "rb") as file, telling_damage(path):
+    with open(path, "rb") as file, reporting_damage(path):
         header = file.readline()
         first, size, tail = file.tell(), os.fstat(file.fileno()).st_size, _TAIL
         while True:
@@ -101,7 +101,7 @@ def _curve(path: Path) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
     Where the environment steps fall, a program has started without a checkpoint; one that resumes
     from a checkpoint drops the rows beyond it.
     """
-    with _open(path) as file, telling_damage(path):
+    with _open(path) as file, reporting_damage(path):
         cells = _cells(file)
         header = next(cells, [])
         names = [name for name in ("env_steps_acted", "env_steps") if name in header]

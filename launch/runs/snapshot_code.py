@@ -1,4 +1,4 @@
-"""A command with the code that a run was made with, in the place of today's."""
+"""A command with the code that a run was made with, instead of today's."""
 
 import io
 import os

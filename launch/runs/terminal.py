@@ -12,7 +12,7 @@ from distrl.types import TimeStep
 
 _HOME, _CLEAR, _RESET = "\x1b[H", "\x1b[2J", "\x1b[0m"
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
-_LINES = 2  # that are left for text
+_LINES = 2  # lines that are left for text
 
 
 class TerminalPictures:

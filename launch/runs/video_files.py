@@ -25,7 +25,7 @@ class Film(abc.ABC):
     scale = 1
 
     def begin(self, height: int, width: int, fps: float) -> None:
-        """Opens the file. Args: height, width: of a picture. fps: pictures a second."""
+        """Opens the file. Args: height, width: size of a picture. fps: pictures a second."""
         self.scale = max(1, -(-_LEAST_HEIGHT // height))
         self._begin(height * self.scale, width * self.scale, fps)
 

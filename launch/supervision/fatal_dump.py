@@ -1,23 +1,23 @@
-"""What Python prints of all its threads when a signal such as SIGABRT kills a process."""
+"""Shortens what Python prints of all its threads when a signal such as SIGABRT kills a process."""
 
 _BEGIN, _CURRENT = "Fatal Python error: ", "Current thread "
 _PARTS = (_CURRENT, "Thread 0x", '  File "', "  <", "  ...", "Extension modules: ")
-_FRAMES = 8  # of the thread that died, from where it was
+_FRAMES = 8  # innermost frames of the thread that died
 
 
 class FatalDump:
-    """Shortens it, line by line, to the innermost frames of the thread that died.
+    """Shortens the dump, line by line, to the innermost frames of the thread that died.
 
-    The line that says why stands before it, and would be out of sight.
+    Otherwise the line before it, which says why, would be out of sight.
 
     Args:
-      where: what has all of it, for the reader.
+      where: says, to the reader, which file has all of it.
     """
 
     def __init__(self, where: str):
         self._where = where
         self._inside = False
-        self._frames = 0  # that are still shown
+        self._frames = 0  # number of frames that are still to be shown
 
     def shorten(self, line: str) -> list[str]:
         """Returns what is to be shown for a line."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from distrl.launch.supervision.result import LAUNCHER, Failure
 
-MAX_FAILURES = 10  # in a row of a step without which the program cannot continue
+MAX_FAILURES = 10  # failures in a row of a step without which the program cannot continue
 
 
 class Notes(Protocol):
@@ -30,8 +30,8 @@ class Housekeeping:
 
     def __init__(self, journal: Notes) -> None:
         self._journal = journal
-        self._reasons: dict[str, str] = {}  # of the last failures, by task
-        self._counts: dict[str, int] = {}  # of failures in a row
+        self._reasons: dict[str, str] = {}  # reasons of the last failures, by task
+        self._counts: dict[str, int] = {}  # numbers of failures in a row, by task
 
     def attempt(self, what: str, task: Callable[[], object]) -> int:
         """Calls `task`. Returns 0, or how often it has failed in a row with an OSError.

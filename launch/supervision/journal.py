@@ -23,7 +23,7 @@ class Journal:
 
     Args:
       path: the log file, which is appended to.
-      limit: of the file's size; see `LogFile`.
+      limit: limit of the file's size; see `LogFile`.
     """
 
     def __init__(self, path: pathlib.Path, limit: int | None = None) -> None:

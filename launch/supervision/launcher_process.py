@@ -64,7 +64,7 @@ class LauncherProcess(NamedTuple):
             return False
         process = Process.of(self.pid)
         if process is None:
-            return is_hidden(self.pid)  # of another user; when it started is not known
+            return is_hidden(self.pid)  # another user's; its start is not known
         return self.start in (None, process.start)
 
     def is_same(self, other: "LauncherProcess") -> bool:
@@ -153,7 +153,7 @@ def local_launcher(run_dir: Path, command: str) -> LauncherProcess:
 
 
 def _where_else(launcher: LauncherProcess | None, command: str) -> str:
-    if launcher is None or not launcher.boot:  # of an older version, it has ended or is elsewhere
+    if launcher is None or not launcher.boot:  # an older version's: it is elsewhere, or has ended
         return f"runs on another machine; {command} it there"
     if launcher.is_elsewhere:
         return f"runs as {launcher.name}; {command} it there"

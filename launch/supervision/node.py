@@ -20,9 +20,9 @@ class Message:
       time: seconds of the machine's monotonic clock, read by the node.
       node: its name, "actor/0".
       kind: "running", "stop" (it asks for the end of the program), "failure" or "ended".
-      reason: of a stop; of a failure "Type: message".
+      reason: why it asks for a stop; for a failure "Type: message".
       finished: whether a stop means that the goal is reached.
-      traceback: of a failure, or of a stop because of one.
+      traceback: the traceback of a failure, or of a stop because of one.
       bad_input: whether a failure is the user's to fix, with a separate exit status; it is final.
       final: whether a failure ends the program at once, because a restart would not help; without a
         traceback its one line says all.

@@ -145,12 +145,12 @@ class NodeLog:
     """One node's output: raw in its file, and line by line with its name on the terminal.
 
     Args:
-      name: the node's.
+      name: the node's name.
       path: the file, which is appended to.
       stream: the terminal; None: only the file.
-      index: of the node, for its colour.
-      limit: of the file's size in bytes; see `LogFile`. Where the terminal is a file, a node shows
-        at most as much there each day.
+      index: the node's index, for its colour.
+      limit: limit of the file's size in bytes; see `LogFile`. Where the terminal is a file, a node
+        shows at most as much there each day.
       hidden: returns whether a line is for the file only.
     """
 

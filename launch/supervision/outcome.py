@@ -121,7 +121,7 @@ class Judge:
         return sorted(failures, key=lambda message: message.time)
 
     def describe(self, exit_: NodeExit) -> str:
-        """Returns why a process ended that did not say so."""
+        """Returns why a process ended that did not report it."""
         if exit_.signal:
             return killed_by(exit_.signal, self._oom_kills_before)
         if exit_.state == NOT_STARTED and exit_.error:

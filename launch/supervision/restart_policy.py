@@ -50,7 +50,7 @@ class RestartHistory:
     """The lives of one node that have ended, and whether it may have another.
 
     Attributes:
-      policy: of its group.
+      policy: its group's policy.
       causes: why each of them ended, one line each.
     """
 
@@ -68,7 +68,7 @@ class RestartHistory:
 
         Args:
           cause: one line.
-          traceback: the exception's, if there was one.
+          traceback: the exception's traceback, if there was one.
           seconds: the length of the life.
           node_at_fault: False where something else may have ended it, as with SIGKILL.
 

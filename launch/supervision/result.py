@@ -7,7 +7,7 @@ from typing import Any
 from distrl.runtime.files import read_dict, write_json
 
 RESULT_FILE = "result.json"
-LAUNCHER = "the launcher"  # in the place of a node, where none has failed
+LAUNCHER = "the launcher"  # instead of a node's name, where no node has failed
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -18,7 +18,7 @@ NOT_STARTED = "not started"
 
 
 def which_result(run_dir: pathlib.Path) -> tuple[int, int] | None:
-    """Returns what tells a folder's `result.json` from another one; None if there is none."""
+    """Returns what identifies a folder's present `result.json`; None if there is none."""
     try:
         status = (run_dir / RESULT_FILE).stat()
     except OSError:
@@ -74,7 +74,7 @@ class Failure:
     Attributes:
       node: name of the node.
       cause: one line: "ValueError: message", "was killed by SIGKILL", "exited with status 3".
-      traceback: of the exception, if there was one.
+      traceback: the exception's traceback, if there was one.
       bad_input: whether it is a ConfigError or a SpecError: data or settings are wrong, not code.
       of_launcher: whether the launcher failed, as when it can start no process: the nodes are well,
         and have the time to save that they have without a failure.

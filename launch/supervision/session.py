@@ -36,15 +36,15 @@ class Session(contextlib.ExitStack):
     """One launch of a program, from its first log line to its result. Main thread only.
 
     Args:
-      program: not launched before.
-      options: of the launch.
+      program: the program, not launched before.
+      options: the launch's options.
       other_logs: names, beside those of the nodes, that have a log.
 
     Attributes:
       nodes: the program's nodes.
       logs: by name, of the nodes and of `other_logs`.
       ticks: functions that are called about once a second.
-      signals, journal, housekeeping, supervisor: of the launch, while the session is entered.
+      signals, journal, housekeeping, supervisor: the launch's, while the session is entered.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Session(contextlib.ExitStack):
         """Closes everything. What cannot be closed is shown, and does not change the result.
 
         Raises:
-          ConfigError: in the place of an OSError before the first node was started.
+          ConfigError: instead of an OSError before the first node was started.
         """
         try:
             super().__exit__(kind, error, trace)

@@ -16,7 +16,7 @@ _guarded: list[bool] = []  # not empty once there is a guard
 
 
 def take_interrupts_from_guard() -> None:
-    """Has Ctrl-C come from this process's guard: the terminal signals both, but it counts once."""
+    """Takes Ctrl-C from this process's guard: the terminal signals both, but it counts once."""
     _guarded.append(True)
     signal.signal(signal.SIGINT, ignore)
 

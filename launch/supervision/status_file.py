@@ -63,7 +63,7 @@ class StatusFile:
         self._next_write = now + _WRITE_INTERVAL_S
         self._written = {
             "time": time.time(),
-            "monotonic": now,  # of this machine since its boot: no one can set it
+            "monotonic": now,  # seconds since this machine's boot: no one can set it
             "launcher": self._launcher.pid,
             "launched_as": self._launcher._asdict(),
             "process": os.getpid(),  # its own; the former passes signals on
@@ -149,7 +149,7 @@ def _how_it_ended(run_dir: Path, launcher: LauncherProcess) -> str:
 def launcher_in(status: Mapping[str, Any]) -> LauncherProcess:
     """Returns the process that a status file's program was started as."""
     launcher = LauncherProcess.parsed(status.get("launched_as"))
-    return launcher or LauncherProcess(status["launcher"])  # of an older version
+    return launcher or LauncherProcess(status["launcher"])  # an older version's
 
 
 def suspension(status: Mapping[str, Any]) -> str | None:

@@ -25,7 +25,7 @@ class StopSequence:
     """The stop of all nodes, advanced by the supervisor's loop.
 
     Args:
-      nodes: by name.
+      nodes: the nodes by name.
       phases: names of the nodes, in the order in which they are stopped.
       grace: by group, seconds for its nodes to end after they were asked to; `SAVE_S` or `STOP_S`
         for groups that are not in it.
@@ -48,8 +48,8 @@ class StopSequence:
         self._clock = clock
         self._begun = False
         self._phase = 0
-        self._deadline: float | None = None  # of the phase; after the last one, of the killed nodes
-        self._grace_s = 0.0  # of the phase
+        self._deadline: float | None = None  # the phase's; after the last one, the killed nodes'
+        self._grace_s = 0.0  # the phase's
         self._stacks_shown = False
         self._failures = 0
         self._to_wake: list[SupervisedNode] = []

@@ -138,7 +138,7 @@ class Supervisor:
                 node.ask_to_stop()
 
     def fail(self, cause: str) -> None:
-        """Ends the program in order, because of what no node is to blame for."""
+        """Ends the program in order, for a reason that is no node's fault."""
         self._decide(ProgramOutcome.failed(Failure(LAUNCHER, cause, of_launcher=True), cause))
 
     def hung(self) -> tuple[str, ...]:
@@ -270,7 +270,7 @@ class Supervisor:
         node.heartbeat.end(self._will_restart(node), node.unavailable_reason is not None)
 
     def _will_restart(self, node: SupervisedNode) -> bool:
-        """Plans the restart of a node that has ended, or tells the judge of its end."""
+        """Plans the restart of a node that has ended, or reports its end to the judge."""
         was_asked, node.stop_deadline = node.stop_deadline is not None, None
         lost = node.unavailable_reason
         if self.outcome is not None:

@@ -11,8 +11,8 @@ from distrl.runtime.heartbeat import Heartbeat
 from distrl.runtime.working_folder import shown
 
 _IDLE_CORES = 0.05  # a working node that uses less CPU is idle
-_SILENCE_S = 2.0  # without a heartbeat, which a node sends every second
-_WARN_AT = 0.5  # of a limit
+_SILENCE_S = 2.0  # seconds without a heartbeat, which a node sends every second
+_WARN_AT = 0.5  # the share of a limit at which to warn
 
 
 class Watchdog:
@@ -71,7 +71,7 @@ class HangDetector:
     What passes while it is not asked hardly counts, see `RunningTime`.
 
     Args:
-      heartbeat: the node's.
+      heartbeat: the node's heartbeat.
       limits: how long it may hang.
 
     Attributes:
@@ -92,7 +92,7 @@ class HangDetector:
         """Returns why the node is considered hung, or None.
 
         Args:
-          usage: the node's, now.
+          usage: what the node uses now.
           now: seconds of the monotonic clock.
         """
         limits = self._limits

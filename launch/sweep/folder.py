@@ -23,7 +23,7 @@ class Trial:
     """One run of a sweep.
 
     Attributes:
-      name: of its run folder.
+      name: its run folder's name.
       settings: words of the command line by flag, beside those that all trials share.
       seed: root of its seeds.
       status: how it ended: "finished", "missed" (its budget ended before its goal was reached),
@@ -61,7 +61,7 @@ class SweepFolder:
       path: the folder.
       command: flags of the sweep itself, by name, to repeat it.
       words: flags of `distrl train` that all trials share.
-      trials: in the order in which they run.
+      trials: the trials, in the order in which they run.
     """
 
     path: Path
@@ -86,13 +86,13 @@ class SweepFolder:
         return cls(path, data["command"], data["words"], trials)
 
     def open(self) -> None:
-        """Makes the folder, or takes it up, and locks it until this process ends.
+        """Makes the folder, or opens the existing one, and locks it until this process ends.
 
-        Trials that it has already keep their name and how they ended. A larger budget makes all of
-        them run on.
+        Trials that it has already keep their name and how they ended. With a larger budget all of
+        them continue.
 
         Raises:
-          ConfigError: it is another folder's, another sweep's, or another process runs the sweep.
+          ConfigError: the folder has something else or another sweep, or another process runs this.
         """
         entries = make_folder(self.path) - {LOCK}
         try:

@@ -128,12 +128,12 @@ def damage(folder: SweepFolder) -> list[str]:
     return lines
 
 
-def _newest_row(part: Run, tell: Callable[[str], None] = lambda line: None) -> dict[str, float]:
-    """Returns a policy's newest row; empty: there is none. Args: tell: takes why none is read."""
+def _newest_row(part: Run, say: Callable[[str], None] = lambda line: None) -> dict[str, float]:
+    """Returns a policy's newest row; empty: there is none. Args: say: takes why none is read."""
     try:
         return newest_row(part.path / METRICS) or {}
     except ConfigError as error:  # the other trials have a table all the same
-        tell(str(error))
+        say(str(error))
         return {}
 
 

@@ -14,7 +14,7 @@ from distrl.field_checks import choose_from
 _RANGE = re.compile(r"(\w+):([^:,]+):([^:,]+)")
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
 _EXACT = 2**53  # below it, a float has each whole number
-_DIGITS = 4  # of a drawn number: what it is called by
+_DIGITS = 4  # digits of a drawn number
 
 
 Key = tuple[tuple[str, str], ...]
@@ -87,7 +87,7 @@ def key(settings: Mapping[str, str]) -> Key:
 
 
 def _value(word: str) -> str:
-    """Returns one spelling of a value: of a number that of a float, if it is exact."""
+    """Returns a canonical spelling of a value: if it is a number, the float's, if that is exact."""
     try:
         value = ast.literal_eval(word)
     except (ValueError, TypeError, SyntaxError):
@@ -150,7 +150,7 @@ def split_values(text: str) -> list[str]:
 
 
 def _named(texts: Sequence[str], flag: str) -> list[tuple[str, str]]:
-    """Returns names of flags and what is said about each."""
+    """Returns, by name of a flag, the text that is given for it."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, _, values = text.lstrip("-").partition("=")

@@ -41,8 +41,8 @@ class _Running:
     Attributes:
       before: the result that its run folder had, see `which_result`.
       slot: its slot.
-      started: when.
-      memory: the most it used.
+      started: when it was started.
+      memory: the most bytes that it used.
     """
 
     trial: Trial
@@ -73,7 +73,7 @@ class Runner:
         self._todo = [trial for trial in folder.trials if trial.wanted and not trial.is_done]
         self._number, self._count = 0, len(self._todo)
         self._running: list[_Running] = []
-        self._seconds: list[float] = []  # of those that have ended
+        self._seconds: list[float] = []  # durations of the trials that have ended
         self._memory: list[int] = []
         self._deadline = float("inf")
         self.stopped_by: int | None = None

@@ -135,7 +135,7 @@ class InferencerNode:
         experiment: what to train.
         task: name of the task.
         index: index of the inferencer among the task's.
-        name: the node's.
+        name: the node's name.
         learner: where the parameters come from.
         monitor: takes its reports.
         endpoints: more addresses, Launchpad's, at which `inference` is served. Courier's server

@@ -140,7 +140,7 @@ class RpcClient:
     node ends during a call, the call fails; the next one reaches the node's next life.
 
     Args:
-      address: the node's, see `RpcServer`.
+      address: the node's address, see `RpcServer`.
       key: see `RpcServer`.
       timeout: deadline of each call in seconds; None: none.
 

@@ -55,7 +55,7 @@ class Daemon:
 
         def on_change(name: str) -> None:
             self.changes.append((name, heartbeat.status))
-            self.host.tell_status([name])
+            self.host.send_status([name])
 
         table = HeartbeatTable(["actor/0", "learner/0"])
         heartbeat = RemoteHeartbeat(table, "actor/0", on_change)
