@@ -110,7 +110,7 @@ class _Pools:
         return cost
 
     def threaded(self, inferencer: Inferencer, environment: Environment) -> Cost:
-        """Returns the cost of a step of all environments, in a pool of its own."""
+        """Returns the cost of a step of all environments, in a new pool."""
         pool = environment.make_pool(self._many, self._many, range(self._many))
         cost, _ = _step(pool, inferencer)
         pool.close()

@@ -287,8 +287,8 @@ def _learners(experiment: Experiment, hosts: Sequence[Host]) -> dict[str, str]:
     if away and LEARNER.num_gpus(experiment):
         raise ConfigError(
             f"--hosts: learners on {', '.join(dict.fromkeys(away))} have no GPUs: "
-            f"learner.num_gpus={LEARNER.num_gpus(experiment)} are of {first.name}; leave all "
-            "learners there, or take 0"
+            f"those of learner.num_gpus={LEARNER.num_gpus(experiment)} are on {first.name}; leave "
+            "all learners there, or set it to 0"
         )
     if away and experiment.checkpoint.replay:
         raise ConfigError(

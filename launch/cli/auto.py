@@ -173,7 +173,7 @@ def measure_in_fork(experiment: Experiment, cores: int) -> Costs | str:
 
 
 def _measure(experiment: Experiment, cores: int, parent: int, writer: int) -> NoReturn:
-    """Writes the costs, in a process of its own."""
+    """Writes the costs; in a separate process."""
     costs: Costs | str
     try:
         posix.end_with_parent(parent, "distrl:auto")

@@ -1,4 +1,4 @@
-"""Python files that the command line names."""
+"""Imports Python files that the command line names."""
 
 import importlib.util
 import inspect

@@ -1,4 +1,4 @@
-"""What to say about a flag that does not exist."""
+"""The error about a flag that does not exist, with the names that may have been meant."""
 
 import difflib
 from collections.abc import Iterable

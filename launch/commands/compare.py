@@ -1,4 +1,4 @@
-"""`distrl compare RUN RUN`: settings that differ, and how far each came."""
+"""`distrl compare RUN RUN`: settings that differ, and how far each run got."""
 
 from collections.abc import Iterator, Sequence
 

@@ -57,7 +57,7 @@ def mpirun_line(
     A daemon finds out its host by its rank, so all hosts are there, those without nodes too.
 
     Args:
-      placement, join_address, credentials_file, daemon: as of `command_lines`.
+      placement, join_address, credentials_file, daemon: see `command_lines`.
     """
     hosts = ",".join(host.name for host in placement.hosts)
     return shlex.join([*_MPIRUN, "--host", hosts, *_daemon(daemon, join_address, credentials_file)])
@@ -73,7 +73,7 @@ def sheet(
     """Returns all lines for the user, each with a comment that says where to run it.
 
     Args:
-      placement, command, join_address, credentials_file, daemon: as of `command_lines`.
+      placement, command, join_address, credentials_file, daemon: see `command_lines`.
     """
     launcher, *daemons = command_lines(placement, command, join_address, credentials_file, daemon)
     lines = [

@@ -1,4 +1,4 @@
-"""The end of the connections to all hosts, together: one that does not answer delays no other."""
+"""Ends the connections to all hosts together, so that one that does not answer delays no other."""
 
 import contextlib
 import time

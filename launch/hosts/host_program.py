@@ -69,7 +69,7 @@ class HostProgram:
                 yield node, heartbeat, self._environments.get(node.name, shared)
 
     def wire(self, stopper: Callable[[str], Any]) -> None:
-        """Resolves the program's addresses. Args: stopper: as of `launchpad_adapter.wire`."""
+        """Resolves the program's addresses. Args: stopper: see `launchpad_adapter.wire`."""
         if of_program(self._program) != BUILTIN:
             launchpad_adapter.prepare_launchpad()
         launchpad_adapter.wire(self._program, LOCAL_MP, stopper, self._address)
@@ -85,7 +85,7 @@ class HostProgram:
         return f"unix:{self._remote_paths.setdefault((name, number), path)}"
 
     def forwards(self, addresses: RemoteAddresses) -> dict[str, tuple[str, int, int]]:
-        """Returns the tunnel's `forwards` of a wired program. Args: addresses: as of now."""
+        """Returns the tunnel's `forwards` of a wired program. Args: addresses: the current ones."""
         forwards = {}
         for (name, number), path in self._remote_paths.items():
             if name in addresses:

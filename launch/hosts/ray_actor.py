@@ -28,7 +28,7 @@ class DaemonActor:
         return str(ray.util.get_node_ip_address())
 
     def start(self, command: list[str]) -> None:
-        """Starts the daemon in a session of its own.
+        """Starts the daemon in a new session.
 
         Args:
           command: its command; if it cannot be started, its stderr says why.

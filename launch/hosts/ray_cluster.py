@@ -1,4 +1,4 @@
-"""The launcher's side of a Ray cluster: the bridge process that has the hosts' daemons there."""
+"""The launcher's side of a Ray cluster: the bridge process that starts the hosts' daemons there."""
 
 import contextlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""What a program asks of a Ray cluster: a bundle of resources for each host. Without Ray."""
+"""What a program asks of a Ray cluster: a bundle of resources per host. Does not import Ray."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -61,7 +61,7 @@ def why_unplaced(hosts: Sequence[Host], nodes: Sequence[Node]) -> str:
     """Returns one line that says why the hosts have no place on the cluster.
 
     Args:
-      hosts: those that were asked for, each on a node of its own.
+      hosts: those that were asked for, each on a separate node.
       nodes: the cluster's nodes.
     """
     living = [node for node in nodes if node["Alive"]]

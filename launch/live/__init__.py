@@ -1,1 +1,1 @@
-"""What a person sees of a program in progress."""
+"""The live status of a running program in a terminal."""

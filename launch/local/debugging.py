@@ -156,7 +156,7 @@ def skip_breakpoints(node: str) -> None:
     A hook of the user's (PYTHONBREAKPOINT) stays.
 
     Args:
-      node: name of the node that this process runs, or "all", as of --debug.
+      node: name of the node that this process runs, or "all", as for --debug.
     """
     if "PYTHONBREAKPOINT" in os.environ:
         return

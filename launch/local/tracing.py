@@ -35,7 +35,7 @@ def take_trace_orders() -> None:
 
 
 def obey_trace_order() -> None:
-    """Starts the trace that was ordered from this process, in a thread of its own."""
+    """Starts the trace that was ordered from this process, in a separate thread."""
     threading.Thread(target=_obey, name="distrl-trace", daemon=True).start()
 
 

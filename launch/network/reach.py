@@ -1,4 +1,4 @@
-"""Whether the other hosts can be reached, as a tunnel finds out by its connections to them."""
+"""Whether the other hosts can be reached, as the connections of a tunnel show."""
 
 import asyncio
 import errno

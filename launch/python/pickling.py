@@ -66,7 +66,7 @@ def loads(pickled: bytes) -> Any:
 
 
 def check_not_loading() -> None:
-    """Raises ConfigError in a module that `loads` imports: there, training would start for ever."""
+    """Raises ConfigError in a module that `loads` imports: it would start training endlessly."""
     if not _loading:
         return
     frame: types.FrameType | None = sys._getframe()

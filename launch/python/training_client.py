@@ -27,7 +27,7 @@ _REST_S = 1.0  # for the rest of the output, which others may be writing to
 
 
 def run(arguments: list[str], experiment: Experiment | None, quiet: bool) -> tuple[int, list[str]]:
-    """Trains in a process of its own; returns its exit status and its last lines.
+    """Trains in a separate process; returns its exit status and its last lines.
 
     Its output goes to `sys.stdout`, which in a notebook is the cell's. An interrupt is passed on,
     and raised again when the run has saved.
@@ -69,7 +69,7 @@ def start(
     """Starts a process that trains, and waits for its order.
 
     Args:
-      output: for stdout and stderr, as of `Popen`.
+      output: where stdout and stderr go, see `Popen`.
       environment: its environment variables; None: this process's.
 
     Returns:

@@ -2,7 +2,7 @@
 
 Its stdin is a socket: what to train comes from it, and the exit status goes there.
 
-Training has a process of its own, so that the caller's may have used JAX before, which forked nodes
+Training has a separate process, so that the caller's may have used JAX before, which forked nodes
 cannot, and may train again afterwards.
 """
 

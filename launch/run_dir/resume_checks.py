@@ -1,4 +1,4 @@
-"""Whether a run can begin, or be resumed, with the settings of now and with its tables."""
+"""Checks whether a run can begin, or resume, with the current settings and its saved tables."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -87,7 +87,7 @@ def check_finished(
     Args:
       path: the run folder, which has the final parameters of all tasks.
       old_settings: those of the run.
-      settings: those of now.
+      settings: the current ones.
       experiment: has the latter.
     """
     paths = {name: experiment.task_dir(path, name) for name in experiment.tasks}
@@ -131,9 +131,9 @@ def _check(
         of_agent = [change for change in changes if change.field.startswith(prefix)]
         if of_agent and _may_store_settings(tasks[name].agent):
             lines.append(
-                f"distrl: {', '.join(change.field for change in of_agent)}: what parameters and "
-                "learner state hold of it, such as a learning rate of optax.inject_hyperparams, is "
-                "the checkpoint's; elsewhere the new value applies"
+                f"distrl: {', '.join(change.field for change in of_agent)}: parameters and learner "
+                "state keep the checkpoint's value where they store it, such as a learning rate of "
+                "optax.inject_hyperparams; elsewhere the new value applies"
             )
         try:
             check(tasks[name].make_agent(), folder)

@@ -1,4 +1,4 @@
-"""Arguments of the commands about runs."""
+"""The argument parser of the commands about runs."""
 
 import argparse
 from typing import Any, NoReturn

@@ -1,4 +1,4 @@
-"""The settings of a run that are not those that it would have had otherwise."""
+"""The settings of a run that differ from the defaults of its environment and algorithm."""
 
 import dataclasses
 import json

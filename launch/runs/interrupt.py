@@ -1,4 +1,4 @@
-"""Ctrl-C where a command has something to finish first."""
+"""Ctrl-C for commands that have something to finish first."""
 
 import contextlib
 import signal

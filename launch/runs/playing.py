@@ -69,7 +69,7 @@ class OneAgent(Game):
     """An environment with one agent."""
 
     def __init__(self, environment: Environment, policy: Policy, seed: int):
-        """Args: environment, policy: what plays. seed: as of `evaluate`."""
+        """Args: environment, policy: what plays. seed: see `evaluate`."""
         self._pool = environment.make_pool(1, 1, environment_seeds(seed, "evaluator", 0, 1))
         self._policy = policy
         self._statistics = EpisodeStatistics(1, self._pool.spec)
@@ -123,7 +123,7 @@ class SeveralAgentsGame(Game):
         environment: the environment.
         drawn: the same, with pictures.
         sources: its policies.
-        seed: as of `evaluate`.
+        seed: see `evaluate`.
         """
         spec = environment.agents()
         pool = drawn.make_pool(1, 1, environment_seeds(seed, "evaluator", 0, 1))

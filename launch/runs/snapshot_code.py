@@ -30,9 +30,9 @@ _NAMED_PACKAGES = 5  # in a line
 
 
 def run_with_snapshot(command: str, run: str, arguments: list[str]) -> int:
-    """Runs a command about a run with the run's own code, in a process of its own.
+    """Runs a command about a run with the run's own code, in a separate process.
 
-    That code is the user's, or of whoever wrote the run folder: to ask for it is to trust it.
+    That code is from the user, or from whoever wrote the run folder: to ask for it is to trust it.
 
     Args:
       command: its name.

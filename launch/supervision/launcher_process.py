@@ -23,7 +23,7 @@ class LauncherProcess(NamedTuple):
 
     Attributes:
       pid: its id.
-      start: see `Process`; None: not known, as of programs of an older version.
+      start: see `Process`; None: not known, as for programs of an older version.
       host: the name of its host; "": not known.
       boot: the kernel's id of its host's boot; "": not known.
       namespace: number of its PID namespace.

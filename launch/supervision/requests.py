@@ -28,7 +28,7 @@ class Requests:
         self._say = say
 
     def drop(self) -> None:
-        """Drops those that the program before has not taken."""
+        """Drops the requests that the previous program has not taken."""
         self._path.unlink(missing_ok=True)
 
     def take(self) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Planned starts of nodes."""
+"""The nodes that are to be started or restarted, each at its time."""
 
 from collections.abc import Callable, Iterable
 
@@ -11,7 +11,7 @@ from distrl.runtime.working_folder import shown
 
 
 class RestartQueue:
-    """Nodes that are to be started, each at a time.
+    """Nodes that are to be started or restarted, each at its time.
 
     A node whose host is lost waits until the host is back.
 

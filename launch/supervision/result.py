@@ -78,7 +78,7 @@ class Failure:
       bad_input: whether it is a ConfigError or a SpecError: data or settings are wrong, not code.
       of_launcher: whether the launcher failed, as when it can start no process: the nodes are well,
         and have the time to save that they have without a failure.
-      final: whether its one line says all, as of bad input or of training that has diverged.
+      final: whether its one line says all, as for bad input or training that has diverged.
       host_lost: whether the node's host was lost, and with it the node.
     """
 

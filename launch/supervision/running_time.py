@@ -24,14 +24,14 @@ class RunningTime:
 
 
 class Silence:
-    """How long another process has said nothing, in `RunningTime`."""
+    """How long another process has been silent, in `RunningTime`."""
 
     def __init__(self) -> None:
         self._time = RunningTime()
         self._seconds = 0.0
 
     def end(self) -> None:
-        """To be called whenever it has said something."""
+        """To be called whenever the other process has sent something."""
         self._seconds = 0.0
 
     def seconds(self, now: float) -> float:

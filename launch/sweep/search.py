@@ -82,7 +82,7 @@ class Search(NamedTuple):
 
 
 def key(settings: Mapping[str, str]) -> Key:
-    """Returns what settings have in common that differ in their words alone, as 1e-3 and 0.001."""
+    """Returns a key that is equal for settings that differ only in spelling, as 1e-3 and 0.001."""
     return tuple(sorted((name, _value(word)) for name, word in settings.items()))
 
 

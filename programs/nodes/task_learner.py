@@ -244,7 +244,7 @@ class TaskLearner:
         try:
             self._hear_evaluations(self._counters_timeout)
         except PeerError as error:  # saving matters more
-            print_line(f"distrl: callbacks do not hear of the last evaluations: {error}")
+            print_line(f"distrl: callbacks do not get the last evaluations: {error}")
 
     def _least_counts(self) -> dict[str, int]:
         """See `at_least` of `Checkpointer`.

@@ -475,7 +475,7 @@ def test_a_changed_setting_that_arrays_may_hold_is_told_with_its_limits(monkeypa
     assert "learning_rate: 0.25 -> 0.125" in lines[0]
     assert len(lines) == 1 + (field is not None)
     if field is not None:
-        assert lines[1].startswith(f"distrl: {field}: what parameters and learner state hold of it")
+        assert lines[1].startswith(f"distrl: {field}: parameters and learner state keep the check")
 
 
 @pytest.mark.parametrize("content", ["", '{"command": [', "[]", "\udcff"])

@@ -143,7 +143,7 @@ def test_an_evaluation_whose_callback_fails_is_not_heard_of_again():
 def test_what_a_monitor_that_fails_knows_is_said_to_be_lost(capsys):
     part = listener(None, Heard())
     part.hear_last_evaluations()
-    lost = "callbacks do not hear of the last evaluations: monitor/0.evaluations_after() failed"
+    lost = "callbacks do not get the last evaluations: monitor/0.evaluations_after() failed"
     assert lost in capsys.readouterr().out
     listener(None, Heard(), num_evaluators=0).hear_last_evaluations()
     assert not capsys.readouterr().out
