@@ -52,8 +52,8 @@ def resolve(
       experiment: what the flags describe.
       topology: its name; any but AUTO is taken.
       values: the values of the flags.
-      is_preset: whether the experiment is made from names, so that its number of actors is nobody's
-        choice unless a flag gives it.
+      is_preset: whether the experiment is made from names, so that nobody has chosen its number of
+        actors unless a flag gives it.
       say: prints a line for the user.
       measured: returns what the experiment's parts cost, or why that is not known.
     """

@@ -46,7 +46,7 @@ class ConfigFile(NamedTuple):
 
         Args:
           experiment: the experiment whose settings the flags are.
-          values: the flags that there are.
+          values: the defined flags.
           of_line: flags of the command line.
 
         Raises:
@@ -103,7 +103,7 @@ def read(path: str, values: flags.FlagValues) -> ConfigFile:
 
     Args:
       path: the file.
-      values: the flags that there are.
+      values: the defined flags.
 
     Raises:
       ConfigError: it cannot be read, or names a flag or a setting that does not exist.

@@ -52,8 +52,8 @@ def load_experiment(values: flags.FlagValues, load: Callable[[], Any] | None = N
 def apply_settings(experiment: Experiment, values: flags.FlagValues) -> Experiment:
     """Returns the experiment with the settings that were given as flags.
 
-    Where the learner and the table have the sizes that suit the actors, they get those that suit
-    the actors with their flags.
+    Where the learner and the table have the default sizes for the actors, they get the default
+    sizes for the actors as the flags change them.
 
     Raises:
       ConfigError: a value that the experiment refuses.

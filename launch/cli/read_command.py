@@ -39,7 +39,7 @@ def read_command(
 
     Args:
       arguments: the command and its flags.
-      values: the flags that there are; they get the experiment's settings, and the values.
+      values: the defined flags; the experiment's settings are added, and all get their values.
       load: returns the experiment; None: the flags name one.
 
     Raises:
@@ -58,7 +58,7 @@ def read_command(
             words = machine_flags.drop_unfit(names, words, _taken(values), values)
         arguments = [arguments[0], *words, *of_line]
     topology = check_topology(values.topology, values.substrate)
-    with deferred_checks():  # flags may mend what a preset or a file has
+    with deferred_checks():  # flags may correct what a preset or a file has
         experiment = load_experiment(values, load)
         config_flags.define_flags(experiment, values=values)
         if stored is not None:

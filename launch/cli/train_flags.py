@@ -138,7 +138,7 @@ def without_flags(
     Args:
       words: flags as absl takes them: `--name=value`, `--name value`, `-name`, `--noname`.
       names: names of the flags to leave out.
-      values: the flags that there are.
+      values: the defined flags.
     """
     return [word for name, parts in _split(words, values) if name not in names for word in parts]
 
@@ -148,7 +148,7 @@ def joined_flags(words: Sequence[str], values: flags.FlagValues) -> list[str]:
 
     Args:
       words: flags as absl takes them.
-      values: the flags that there are.
+      values: the defined flags.
     """
     return [
         parts[0] if name is None else f"--{'='.join([parts[0].lstrip('-'), *parts[1:]])}"
@@ -176,7 +176,7 @@ def without_replaced(
     Args:
       words: flags of a file.
       by: flags of the command line: one that is short replaces a long one, and the other way round.
-      values: the flags that there are.
+      values: the defined flags.
     """
     given = {name for name, _ in _split(by, values)}
     replaced = [other for name, other in {**SHORT, **_LONG}.items() if name in given]

@@ -229,7 +229,7 @@ def _print_help(arguments: list[str], values: flags.FlagValues) -> int:
 
     train_flags.name_agents(AGENTS, values)
     values(train_flags.without_help(arguments), known_only=True)
-    with deferred_checks():  # flags may mend it
+    with deferred_checks():  # flags may correct it
         experiment = load_experiment(values)
     config_flags.define_flags(experiment)
     print("usage: distrl train [flags]")

@@ -112,7 +112,7 @@ class JoinServer:
             HELLO_LIMIT,
         )
         self._unidentified[channel] = time.monotonic() + HELLO_S
-        channel.send("ping")  # tells the daemon that the connection is complete
+        channel.send("ping")  # shows the daemon that the connection is complete
 
     def _on_hello(self, channel: JsonLineChannel, message: Mapping[str, Any]) -> None:
         token = str(message.get("token", "")).encode(errors="replace")

@@ -28,7 +28,7 @@ from distrl.runtime.heartbeat import HeartbeatTable
 from distrl.saved.by_value import dumps
 
 JOIN_S = 120.0  # for all hosts to join
-BUILD_S = 600.0  # more for their daemons to import and build the program, while they show life
+BUILD_S = 600.0  # in addition, for daemons that send signs of life to import and build the program
 
 
 def launch_on_machines(

@@ -32,7 +32,7 @@ _FREE = tuple(
     for environment in ("environment", "environment.environment")  # the latter in copies
     for name in ("num_threads", "pool", "return_threshold", "check_finite")
 )
-# Settings that some checkpoints are older than, by the end of the name, and what was done then.
+# Settings that older checkpoints lack, by the end of their names, and the values in effect then.
 _BEFORE = {
     **ActorsConfig.BEFORE,
     **MetricsConfig.BEFORE,
@@ -232,9 +232,9 @@ def _with_values(
 
 
 def _changed_code(old: dict[str, Any], new: dict[str, Any], others: set[str]) -> list[Change]:
-    """Returns the functions whose name is as it was and their code is not. Code may be mended.
+    """Returns the functions whose name is the same and whose code has changed, as a fix may do.
 
-    Whether it is, is not known of a checkpoint whose digests are of an older version.
+    Nothing is known for a checkpoint whose digests are of an older version.
     """
     was, now = old.get("functions", {}), new.get("functions", {})
     return [

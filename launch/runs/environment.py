@@ -191,7 +191,7 @@ def with_settings(name: str, part: Any, settings: Any, classes: Any) -> Any:
 
 
 def _has_moved(name: str, was: Any, now: Any) -> bool:
-    """Returns whether a run's path is not here, and the experiment's is; prints so if it is."""
+    """Returns whether the experiment's path exists here and the run's does not; prints so then."""
     if was == now or not all(isinstance(path, str) and os.path.isabs(path) for path in (was, now)):
         return False
     moved = os.path.exists(now) and not os.path.exists(was)

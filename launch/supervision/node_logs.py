@@ -234,7 +234,7 @@ class NodeLog:
         self._stream.write(output)
 
     def _is_full(self) -> bool:
-        """Returns whether a terminal that is a file has got enough of this node for today."""
+        """Returns whether a terminal that is a file has today's limit of this node's output."""
         if self._shown_limit is None:
             return False
         day = int(time.monotonic() // 86_400)

@@ -13,7 +13,7 @@ STOP_S = 3.0  # for the nodes of a phase to end after they were asked to
 STOP_AFTER_FAILURE_S = 1.0  # the same when a node has failed, for nodes with nothing to save
 STACKS_S = 0.3  # before the end of its grace period, a node's stacks are written to its log
 RETRY_S = 0.1  # between two attempts to ask or kill a node that the system has refused
-SAVE_S = 30.0  # the same for groups that save when they are stopped
+SAVE_S = 30.0  # `STOP_S` of groups that save when they are stopped
 
 
 def saves(node: SupervisedNode) -> bool:
@@ -147,7 +147,7 @@ class StopSequence:
 
     def _grace_of(self, names: Sequence[str], haste: bool) -> float:
         labels = {self._nodes[name].label for name in names}
-        if haste:  # what a group has beyond the usual, such as to free memory, it still needs
+        if haste:  # a group still needs what it has beyond `STOP_S`, such as to free memory
             waits = [
                 self._grace.get(label, STOP_S) for label in labels if not group_of(label).saves
             ]

@@ -63,9 +63,9 @@ class TrialSlots:
         return {} if self.count == 1 else process_environment(None)
 
     def has_room(self, used: Sequence[int]) -> bool:
-        """Returns whether the memory takes another trial.
+        """Returns whether there is memory for another trial.
 
         Args:
-          used: bytes that those which run have used at most.
+          used: the most bytes that each running trial has used.
         """
         return not used or self._room is None or self._room() >= max(_ASSUMED, *used)

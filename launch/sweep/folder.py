@@ -135,7 +135,7 @@ class SweepFolder:
         known = {(key(trial.settings), trial.seed): trial for trial in old.trials}
         names = {key(trial.settings): trial.name.partition("-")[0] for trial in old.trials}
         trials = []
-        for trial in self.trials:  # the folder of a trial is its settings' for good
+        for trial in self.trials:  # the same settings and seed keep their folder
             before = known.pop((key(trial.settings), trial.seed), None)
             if before is None:
                 prefix = names.setdefault(key(trial.settings), f"{len(names):03d}")

@@ -200,7 +200,7 @@ def _experiment(
     names = ("env", "agent", "experiment", "transforms", "config_file")
     key = tuple(str(values[name].value) for name in names)
     if key not in loaded and values.config_file is None:
-        with deferred_checks():  # flags may mend it
+        with deferred_checks():  # flags may correct it
             loaded[key] = load_experiment(values)
     base = loaded.get(key)
     if values.config_file is not None:

@@ -1,4 +1,4 @@
-"""The actors' and the learner's side of a budget of what actors do; the monitor shares it out."""
+"""The actors' and the learner's side of the acting budget, which the monitor shares out."""
 
 import concurrent.futures
 import threading

@@ -18,8 +18,8 @@ from distrl.variables.client import VariableClient
 class TasksEvaluator:
     """Evaluates the tasks of an experiment that can act.
 
-    Where the environment has several agents they play the same episodes, each for its own; where it
-    has one, they play in turn.
+    Where the environment has several agents, the tasks' policies play the same episodes, each for
+    its own agents; where it has one agent, they play in turn.
     """
 
     def __init__(
