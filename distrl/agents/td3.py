@@ -4,6 +4,7 @@ Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477.
 """
 
 import dataclasses
+import functools
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -152,9 +153,12 @@ class TD3(Agent):
         spec = self.encoder.env_spec
         sizes, activation, scaled = config.hidden_sizes, config.activation, config.scale_integers
         self.policy = continuous.make_policy(spec, sizes, activation, self.actions.size, scaled)
-        self.critics = continuous.make_critics(
-            spec, self.actions, sizes, activation, config.num_critics, scaled
+        make_critics = functools.partial(
+            continuous.make_critics, spec, self.actions, sizes, activation, scale_integers=scaled
         )
+        self.critics = make_critics(num_critics=config.num_critics)
+        # With the same parameters: XLA would compute those that an index leaves out.
+        self._first_critic = make_critics(num_critics=1)
         self._exploration = NoisyActions(
             config.epsilon, config.exploration_noise, config.exploration
         )
@@ -281,7 +285,7 @@ class TD3(Agent):
         observation, _ = continuous.split_transitions(batch.timestep.observation)
         real = batch.timestep.step_type[:-1] != StepType.LAST
         action = self.actions.decode(self.act(policy, observation))
-        return -mean_over(real)(self.critics.apply(critics, observation, action)[..., 0])
+        return -mean_over(real)(self._first_critic.apply(critics, observation, action)[..., 0])
 
     def num_real(self, batch: Trajectory) -> int:
         return super().num_real(learned_from(batch, self.config.burn_in))

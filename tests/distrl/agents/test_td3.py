@@ -100,6 +100,17 @@ def test_the_losses_equal_numpys(length):
     np.testing.assert_allclose(logs[PRIORITIES], want, rtol=1e-4, atol=1e-6)
 
 
+def test_the_policy_learns_from_the_first_critic_alone():
+    agent, params, _, batch = make()
+    bad = {
+        name: jax.tree.map(lambda x: x * np.nan, part) if "critic_1" in name else part
+        for name, part in params["critics"].items()
+    }
+    assert bad != params["critics"]
+    grads = jax.jit(jax.grad(agent.policy_loss))(params["policy"], bad, batch)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
+
+
 def test_a_time_limit_bootstraps_and_a_true_end_does_not():
     agent, params, state, batch = make()
     right = numpy_losses(agent, params, state.target, batch)[0]
