@@ -22,6 +22,7 @@ class SumTree:
         self._leaves = self.nodes(capacity) // 2
         self._depth = self._leaves.bit_length() - 1
         self._sums = np.zeros(2 * self._leaves) if sums is None else sums
+        self._pairs = self._sums.reshape(-1, 2)  # row i has both parts of node i
 
     @staticmethod
     def nodes(capacity: int) -> int:
@@ -45,8 +46,8 @@ class SumTree:
         # A duplicate node is computed twice from the same parts: cheaper than removing duplicates.
         for _ in range(self._depth):
             nodes >>= 1
-            left = 2 * nodes
-            sums[nodes] = sums[left] + sums[left + 1]
+            left, right = self._parts(nodes)
+            sums[nodes] = left + right
 
     def reset(self, slots: npt.NDArray[Any], weights: npt.NDArray[Any]) -> None:
         """Sets weights `[n]` of `slots` `[n]`, all others to 0, and recomputes every sum."""
@@ -64,9 +65,15 @@ class SumTree:
         masses = np.array(masses)
         nodes = np.ones(len(masses), np.int64)
         for _ in range(self._depth):
-            left = self._sums[2 * nodes]
+            left, right = self._parts(nodes)
             # Rounding may leave a mass just past the last slot with a positive weight.
-            right = (masses >= left) & (self._sums[2 * nodes + 1] > 0)
-            masses -= np.where(right, left, 0.0)
-            nodes = 2 * nodes + right
+            goes_right = (masses >= left) & (right > 0)
+            masses -= left * goes_right
+            nodes += nodes
+            nodes += goes_right
         return nodes - self._leaves
+
+    def _parts(self, nodes: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Returns the sums of the nodes below `nodes` `[n]` on the left, and on the right."""
+        pairs = self._pairs.take(nodes, axis=0, mode="clip")  # which is faster than "raise"
+        return pairs[:, 0], pairs[:, 1]
