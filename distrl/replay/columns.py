@@ -23,16 +23,19 @@ _PIECE_BYTES = 4096  # size of the smallest row that `pieces` does not copy
 
 
 class Block(NamedTuple):
-    """Unrolls of `size` streams."""
+    """Unrolls of `size` streams.
 
-    columns: list[
-        npt.NDArray[Any]
-    ]  # in the order of `Columns.names`; [T + 1, size, ...] or [size, ...]
+    Attributes:
+      columns: in the order of `Columns.names`, [T + 1, size, ...] or [size, ...].
+      size: number of streams.
+      buffer: uint8, which contains the columns; None: they are separate.
+      priorities: [size], to insert with; None: the table's own.
+    """
+
+    columns: list[npt.NDArray[Any]]
     size: int
-    buffer: npt.NDArray[Any] | None = (
-        None  # uint8, which contains the columns; None: they are separate
-    )
-    priorities: npt.NDArray[np.float64] | None = None  # [size], to insert with; None: the table's
+    buffer: npt.NDArray[Any] | None = None
+    priorities: npt.NDArray[np.float64] | None = None
 
     def split(self, at: int, has_time: Sequence[bool]) -> tuple["Block", "Block"]:
         """Returns the first `at` unrolls and the others, as views."""
@@ -115,7 +118,9 @@ class Columns:
         """Returns an uninitialized block of `size` unrolls in `buffer` (uint8) or a new one."""
         layout = self._layout(size)
         if buffer is None:
-            buffer = np.empty(layout.nbytes, np.uint8)
+            room = np.empty(layout.nbytes + _ALIGNMENT, np.uint8)
+            start = -room.__array_interface__["data"][0] % _ALIGNMENT
+            buffer = room[start : start + layout.nbytes]
         buffer[:_ALIGNMENT].view(np.uint64)[:] = layout.fingerprint
         return Block(self._views(buffer, layout), size, buffer)
 

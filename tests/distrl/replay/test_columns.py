@@ -56,3 +56,11 @@ def test_a_block_of_another_struct_is_refused(streams):
     other = streams.struct._replace(action=jax.ShapeDtypeStruct((), np.float32))  # the same size
     with pytest.raises(SpecError, match="differ"):
         Columns(other, 2).unpack(block.buffer, 4)
+
+
+@pytest.mark.parametrize("size", [1, 7, 600])
+def test_columns_begin_where_xla_takes_them_without_a_copy(streams, size):
+    block = Columns(streams.struct, 20).allocate(size)
+    assert [column.__array_interface__["data"][0] % 64 for column in block.columns] == [0] * len(
+        block.columns
+    )
