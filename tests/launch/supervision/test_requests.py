@@ -64,6 +64,8 @@ def test_a_request_that_comes_while_others_are_taken_is_not_lost(tmp_path, monke
     def read_while_another_sends(path):
         if sender.ident is None:
             sender.start()
+            sender.join(0.3)
+            assert sender.is_alive()  # it waits for the launcher's lock
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_while_another_sends)
