@@ -3,6 +3,7 @@
 import functools
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -42,13 +43,20 @@ def test_each_version_is_fetched_once():
 
 
 def test_concurrent_readers_share_a_call():
-    service = Service()
+    service, answer_now = Service(), threading.Event()
+    get_variables = service.get_variables
+
+    def get_late(newer_than):
+        assert answer_now.wait(30.0)
+        return get_variables(newer_than)
+
+    service.get_variables = get_late
     relay = VariableRelay(service, interval=60.0)
-    threads = [threading.Thread(target=relay.get_variables, args=(-1,)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(5.0)
+    with ThreadPoolExecutor(8) as readers:
+        calls = [readers.submit(relay.get_variables, -1) for _ in range(8)]
+        assert not wait(calls, 0.3).done  # all have called by now
+        answer_now.set()
+        assert [each.result(30.0) for each in calls] == [(0, b"\0")] * 8
     assert service.sent == [0]
     service.version = 1
     assert relay.get_variables(-1) == (0, b"\0")  # within the interval
