@@ -15,6 +15,7 @@ from distrl.launch.commands import compare, evaluate, list_runs, logs, plot, rep
 from distrl.launch.runs import evaluation, text_table
 from distrl.launch.runs.run import load_run
 from distrl.launch.supervision.log_file import LogFile
+from tests.support.waiting import until
 
 pytest.importorskip("matplotlib")
 
@@ -85,15 +86,21 @@ def test_logs_of_a_node(tmp_path, capsys, locked):
         logs.logs(["distrl logs", str(run), "actor/1"])
     assert logs.logs(["distrl logs", str(run), "actor/0"]) == 0
     assert capsys.readouterr().out == "first\n"
-    unlock = locked(run)
+    unlock, printed = locked(run), []
+
+    def is_printed(text):
+        printed.append(capsys.readouterr().out)
+        return "".join(printed) == text
+
     thread = threading.Thread(target=logs.logs, args=(["logs", str(run), "actor/0", "-f"],))
     thread.start()
+    until(lambda: is_printed("first\n"), "the first line")
     with open(run / "logs" / "actor-0.log", "a") as file:
         file.write("second\n")
     unlock()
     thread.join(10.0)
     assert not thread.is_alive()
-    assert capsys.readouterr().out == "first\nsecond\n"
+    assert is_printed("first\nsecond\n")
 
 
 def test_a_log_is_followed_where_it_goes_on_in_a_new_file(tmp_path, monkeypatch, capsys):
