@@ -302,6 +302,7 @@ def steps(kind: str, opcodes: bool, every: int) -> dict[str, int]:
             reader.close()
             if os.WIFEXITED(status):
                 assert os.WEXITSTATUS(status) == 0
+                assert moment > every, f"{what}: killed less than twice"
                 break
             kills += 1
         else:
