@@ -356,10 +356,11 @@ def test_two_processes_learn_what_one_learns(elsewhere, address, tmp_path):
     for index, child in enumerate(children):
         assert child.wait(100.0) == 0
         *got, priorities = pickle.loads((tmp_path / str(index)).read_bytes())
-        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
         sent.append(priorities)
-    for (keys, priorities), *parts in zip(table.sent, *sent):
+    assert len(table.sent) == UPDATES - 1  # those of the last update come with the next one
+    for (keys, priorities), *parts in zip(table.sent, *sent, strict=True):
         np.testing.assert_array_equal(keys, np.concatenate([part[0] for part in parts]))
         joined = np.concatenate([part[1] for part in parts])
         np.testing.assert_allclose(joined, priorities, rtol=1e-3, atol=1e-5)
