@@ -86,10 +86,9 @@ def test_a_full_queue_blocks_inserts(make_replay, streams):
     time.sleep(0.3)  # for inserts that may still come
     assert thread.is_alive()
     assert learner.info().size == 8 and learner.info().inserts <= 8 + 4
-    began = time.monotonic()
     stop.set()
-    thread.join(5.0)
-    assert time.monotonic() - began < 0.5
+    thread.join(30.0)
+    assert not thread.is_alive()
     assert isinstance(raised[0], Stopped)
 
 
@@ -104,12 +103,10 @@ def test_a_sample_has_a_deadline(make_replay, streams):
     replay = make_replay(ReplayConfig("queue", T, max_size=8), 4, 2)
     actor, learner = replay.client(), replay.client()
     assert not learner.can_sample()
-    began = time.monotonic()
     with pytest.raises(
         DeadlineExceeded, match=rf"batch.*'{streams.table}'.*size 0 of 8, 0 inserts"
     ):
         learner.sample(0.3)
-    assert time.monotonic() - began < 2.0
     # Nothing was lost by the timeout.
     streams.add_to(actor, ids(0, 1), 2 * T + 1)
     seen = streams.check(learner.sample(10.0).trajectory)
@@ -122,10 +119,9 @@ def test_a_waiting_sample_stops(make_replay):
     thread, raised = in_thread(lambda: learner.sample(None))
     time.sleep(0.2)
     assert thread.is_alive()
-    began = time.monotonic()
     stop.set()
-    thread.join(5.0)
-    assert time.monotonic() - began < 0.5
+    thread.join(30.0)
+    assert not thread.is_alive()
     assert isinstance(raised[0], Stopped)
 
 
