@@ -118,7 +118,8 @@ AT_ONCE = """
     loopback.close_ports()
     if "{kind}" == "courier":
         def serve():
-            courier.Server().Start()
+            servers.append(courier.Server())
+            servers[-1].Start()
     else:
         import reverb
         def serve():
@@ -129,7 +130,7 @@ AT_ONCE = """
         thread.start()
     for thread in threads:
         thread.join()
-    print("served")
+    print("served" if len(servers) == 3 else "failed")
     sys.stdout.flush()
     os._exit(0)
 """
