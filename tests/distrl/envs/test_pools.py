@@ -76,6 +76,12 @@ def test_a_library_that_envpool_lacks_is_named_in_one_line(monkeypatch):
     assert str(error.value).endswith("EnvPool cannot make CartPole-v1: Procgen requires Qt")
 
 
+def test_games_of_several_players_are_refused():
+    message = "CartPole-v1 is for several players; distrl takes environments of one"
+    with pytest.raises(ConfigError, match=message):
+        NativeEnvironment("CartPole-v1", options=(("max_num_players", 2),))
+
+
 def test_an_environment_that_envpool_cannot_start_is_named_in_one_line(monkeypatch):
     """As EnvPool 0.8's MultiDuel-v1, whose spec can be made."""
 
