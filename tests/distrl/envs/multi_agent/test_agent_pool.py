@@ -484,7 +484,8 @@ class Dying(Faulty):
 )
 def test_a_rebuilt_environment_ends_every_agents_episode(builder, kind):
     """Of two environments, stepped together; both break in every episode."""
-    config = PoolConfig(kind=kind, on_fault="restart", max_restarts=100, step_timeout=0.5)
+    step_timeout = 0.5 if builder is Hanging else 60.0
+    config = PoolConfig(kind=kind, on_fault="restart", max_restarts=100, step_timeout=step_timeout)
     environment = MultiAgentEnvironment(builder, pool=config)
     assignment = Assignment(environment.agents(), ["p"], dict.fromkeys(LIFETIMES, "p"))
     pool = make_agent_pool(environment, 2, 2, [0, 1], assignment)
