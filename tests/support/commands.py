@@ -21,6 +21,7 @@ from distrl.shared_memory.segment import SharedFile
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = Path(__file__).parent / "experiments"
 TRAINING = "first learner step"
+LEFT_S = 30.0  # for the rest of a program that has ended; a moment on an idle machine
 BLOCKED = (  # before a command: its caller has blocked the signals that stop it
     sys.executable,
     "-c",
@@ -196,7 +197,7 @@ class Command:
 
     def check_nothing_left(self, sockets: set[str] = frozenset()) -> None:
         """No process, none of `sockets`, no shared memory, no temporary file."""
-        deadline = time.monotonic() + 3.0
+        deadline = time.monotonic() + LEFT_S
         # A dying process loses its environment, the mark, a moment before its sockets.
         while left := self.processes() or sockets & unix_sockets():
             assert time.monotonic() < deadline, f"still there: {left}"
@@ -217,7 +218,7 @@ class Command:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):  # ended meanwhile
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(5)
+        self.process.wait(LEFT_S)
         os.close(self._keyboard)
 
 

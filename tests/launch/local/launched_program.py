@@ -116,7 +116,7 @@ class Client:
             ctypes.string_at(0)
         if self._scenario == "stopped":
             raise Stopped("no one has asked")
-        while self._scenario == "deaf":
+        while self._scenario in ("deaf", "deaf_for_long"):
             time.sleep(0.1)
 
 
@@ -151,6 +151,7 @@ if __name__ == "__main__":
             MODE,
             run_dir=run_dir,
             local_resources=RESOURCES if MODE == "local_mp" else None,
+            stop_grace={"actor": 60.0} if scenario == "deaf_for_long" else None,
             terminal="output_to_files" if scenario == "quiet" else "current_terminal",
         )
         print(f"launch took {time.monotonic() - begin:.2f} s")

@@ -1,5 +1,6 @@
 """Programs in processes and threads: how they end, what they report, what they leave behind."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import uuid
 
 import pytest
 
-from tests.support.commands import BLOCKED, ROOT, unix_sockets
+from tests.support.commands import BLOCKED, LEFT_S, ROOT, unix_sockets
 from tests.support.selection import full, slow
 from tests.support.waiting import until
 
@@ -92,16 +93,17 @@ class Run:
         return pids
 
     def check_nothing_left(self) -> None:
-        until(lambda: not self.processes(), "no process left", 3.0)
+        until(lambda: not self.processes(), "no process left", LEFT_S)
         self._watch.join()
         assert self._seen, "no server was ever started"
         # A dying process loses its environment, the mark, a moment before its sockets.
-        until(lambda: not self.sockets(), f"none of {self._seen} listened on", 3.0)
+        until(lambda: not self.sockets(), f"none of {self._seen} listened on", LEFT_S)
 
     def end(self) -> None:
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait(5)
+            with contextlib.suppress(ProcessLookupError):  # ended meanwhile
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(LEFT_S)
         self._watch.join()
         self._temporary.cleanup()
 
@@ -227,7 +229,7 @@ def test_processes_that_a_node_started_end_with_it(run):
     program = run("local_mp", "grandchild")
     assert program.wait() == 1
     pid = int(re.search(r"grandchild (\d+)", program.log("grandchild", "actor-1")).group(1))
-    until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), "the grandchild to end", 3.0)
+    until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), "the grandchild to end", LEFT_S)
     program.check_nothing_left()
 
 
@@ -263,14 +265,13 @@ def test_a_suspended_node_is_woken_to_stop(run):
 
 @PROCESSES_FIRST
 def test_a_second_interrupt_kills_at_once(run, mode):
-    program = run(mode, "deaf")
-    program.wait_for("deaf", "actor-1", "client: call 5")
+    program = run(mode, "deaf_for_long")
+    program.wait_for("deaf_for_long", "actor-1", "client: call 5")
     program.process.send_signal(signal.SIGINT)
     until(lambda: "stopping; press Ctrl-C again" in program.output, "the first to be taken")
-    begin = time.monotonic()
     program.process.send_signal(signal.SIGINT)
-    assert program.wait() == 130
-    assert time.monotonic() - begin < 2.0
+    assert program.wait() == 130  # long before the node's time is over
+    assert "did not stop within" not in program.output
     if mode == "local_mt":
         assert "still running" in program.output
     program.check_nothing_left()
@@ -280,10 +281,8 @@ def test_a_second_interrupt_kills_at_once(run, mode):
 def test_a_node_that_does_not_stop_is_named(run, mode):
     program = run(mode, "deaf")
     program.wait_for("deaf", "actor-1", "client: call 5")
-    begin = time.monotonic()
     program.process.send_signal(signal.SIGINT)
     assert program.wait() == 130
-    assert time.monotonic() - begin < 8.0
     assert "actor/1 did not stop within 3 s" in program.output
     assert "in _misbehave" in program.log("deaf", "actor-1")  # its stacks
     assert "server: cleaned up" in program.log("deaf", "learner-0")
@@ -301,7 +300,7 @@ def test_interrupts_during_the_start(run):
         time.sleep(delay)
         program.process.send_signal(signal.SIGINT)
         assert program.wait() == 130
-        until(lambda program=program: not program.processes(), "no process left", 3.0)
+        until(lambda program=program: not program.processes(), "no process left", LEFT_S)
         log.unlink()
 
 
