@@ -46,6 +46,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     So no worker ends with a long test while the others are idle.
     """
+    if both := sorted(set(MARKED["full"]) & set(MARKED["slow"])):
+        raise pytest.UsageError(f"full.txt and slow.txt both list: {both}")
     marks = {test: getattr(pytest.mark, name) for name, tests in MARKED.items() for test in tests}
     for item in items:
         if item.nodeid in marks:
