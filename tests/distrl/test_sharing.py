@@ -1,6 +1,7 @@
 """Tasks that share parameters: exact updates, by hand arithmetic."""
 
 import numpy as np
+import optax
 import pytest
 from dm_env import specs as dm_specs
 
@@ -18,7 +19,7 @@ from distrl.sharing.learner import Sharing, SharingLearner
 from distrl.specs import EnvironmentSpec
 from distrl.transforms import RewardScale, TransformedAgent
 from distrl.types import Sample
-from tests.support.product_agent import ProductConfig, batch_of
+from tests.support.product_agent import ProductAgent, ProductConfig, batch_of
 
 SPEC = EnvironmentSpec(dm_specs.Array((4,), np.float32), dm_specs.DiscreteArray(3, np.int32))
 KEYS = np.arange(2, dtype=np.uint64)
@@ -27,11 +28,11 @@ KEYS = np.arange(2, dtype=np.uint64)
 AGENTS = {"a": ProductConfig(0.125, 1.0).make(SPEC), "b": ProductConfig(0.25, 2.0).make(SPEC)}
 
 
-def make(shared):
+def make(shared, agents=AGENTS):
     """Returns learners of two agents that start at 1 and 2, by task."""
-    sharing = Sharing(shared, {name: (agent, 0) for name, agent in AGENTS.items()})
+    sharing = Sharing(shared, {name: (agent, 0) for name, agent in agents.items()})
     learners = {}
-    for name, agent in AGENTS.items():
+    for name, agent in agents.items():
         if sharing.shares(name):
             learners[name] = SharingLearner(agent, NoReplay(), seed=0, task=name, sharing=sharing)
         else:
@@ -78,6 +79,22 @@ def test_weights_multiply_the_gradients():
     update(learners["b"], AGENTS["b"], 4.0)  # -4
     update(learners["a"], AGENTS["a"], 2.0)  # -1
     assert numbers(learners["a"]) == (1 + (2 * 1 + 0.5 * 4) / 8, 1.125)
+
+
+class Clipping(ProductAgent):
+    """Clips its gradients to a global norm of 1."""
+
+    def apply_gradients(self, params, learner_state, grads):
+        clipped, _ = optax.clip_by_global_norm(1.0).update(grads, optax.EmptyState())
+        return super().apply_gradients(params, learner_state, clipped)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1e6])
+def test_a_gradient_for_another_task_is_not_clipped_with_ones_own(weight):
+    agents = {**AGENTS, "b": Clipping(ProductConfig(0.25, 2.0), SPEC)}
+    learners = make({"torso": Shared(("a", "b"), weights=(1.0, weight))}, agents)
+    update(learners["b"], agents["b"], 4.0)  # the head's gradient is -2, and clipped -1
+    assert numbers(learners["b"]) == (1, 2.25)
 
 
 def test_in_turns_each_optimiser_moves_the_torso():
