@@ -212,6 +212,16 @@ def test_each_policy_keeps_its_own_limit_of_updates_in_one_process(tmp_path, nam
     assert learner_steps(tmp_path) == {**LIMITED[name], last: (70, 70)}
 
 
+def test_a_limit_of_transitions_ends_the_learning_of_its_policy_alone(tmp_path):
+    made = agents.limited_transitions()
+    single_process(made, stop=threading.Event(), run_dir=tmp_path, printer=lambda line: None)
+    with open(tmp_path / "tasks" / "outer" / "metrics.csv") as file:
+        trained = int(list(csv.DictReader(file))[-1]["trained_steps"])
+    assert 100 <= trained < 100 + 6 * 5  # exceeded by less than a batch
+    steps = learner_steps(tmp_path)
+    assert steps["outer"][0] == steps["outer"][1] < 10 and steps["inner"] == (60, 60)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("topology", "name", "learners"),

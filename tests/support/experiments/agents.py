@@ -76,7 +76,12 @@ def asynchronous() -> Experiment:
 
 def limited() -> Experiment:
     """As `experiment`, with a limit of updates for each policy; outer's queue reaches its first."""
-    return _limited(outer=(REPLAY, 5), inner=(REPLAY, 60))
+    return _limited(outer=(REPLAY, _updates(5)), inner=(REPLAY, _updates(60)))
+
+
+def limited_transitions() -> Experiment:
+    """As `limited`, with a limit of transitions trained on for outer."""
+    return _limited(outer=(REPLAY, Goal(max_trained_steps=100)), inner=(REPLAY, _updates(60)))
 
 
 def limited_ratio() -> Experiment:
@@ -84,19 +89,23 @@ def limited_ratio() -> Experiment:
     ratio = dataclasses.replace(
         REPLAY, table="uniform", samples_per_insert=2.0, min_size_to_sample=8, error_buffer=16
     )
-    return _limited(outer=(REPLAY, 60), inner=(ratio, 5))
+    return _limited(outer=(REPLAY, _updates(60)), inner=(ratio, _updates(5)))
 
 
-def _limited(**of_policies: tuple[ReplayConfig, int]) -> Experiment:
-    """Args: table and updates of each policy. Tables fill long before the last policy has them."""
+def _updates(count: int) -> Goal:
+    return Goal(max_learner_steps=count)
+
+
+def _limited(**of_policies: tuple[ReplayConfig, Goal]) -> Experiment:
+    """Args: table and limit of each policy. Tables fill long before the last policy reaches its."""
     made = experiment()
     policies = {
         name: dataclasses.replace(
             made.policies[name],
             replay=dataclasses.replace(replay, max_size=24),
-            goal=Goal(max_learner_steps=updates),
+            goal=goal,
         )
-        for name, (replay, updates) in of_policies.items()
+        for name, (replay, goal) in of_policies.items()
     }
     return dataclasses.replace(made, policies=policies)
 
