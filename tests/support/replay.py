@@ -210,7 +210,7 @@ class Replay:
           pipelined: of a served table, see there.
         """
         client: ReplayBuffer
-        common = (Streams.struct, self._config, self._batch_size, stop, insert_timeout)
+        common = (self._struct, self._config, self._batch_size, stop, insert_timeout)
         if self._table is not None:
             client = LocalReplayBuffer(self._table, *common)
         elif self._served is not None:
@@ -224,7 +224,7 @@ class Replay:
 
             client = ReverbReplayBuffer(
                 reverb.Client(self.address),
-                Streams.struct,
+                self._struct,
                 self._config,
                 self._batch_size,
                 NAME,

@@ -9,6 +9,7 @@ import pickle
 import resource
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import jax
@@ -19,6 +20,7 @@ from dm_env import specs as dm_specs
 from distrl import specs
 from distrl.errors import ConfigError, SpecError
 from distrl.replay.buffer import ReplayConfig
+from distrl.replay.columns import Columns
 from distrl.replay.local.table import LocalTable
 from distrl.replay.table import files
 from tests.support.selection import full
@@ -332,6 +334,28 @@ def test_a_table_that_turned_over_wholly_during_the_copy_is_loaded_empty(
         assert info.size == 0
     streams.add_to(again, everyone, T + 1, life=1)
     streams.check(again.sample(5.0).trajectory)
+
+
+@pytest.mark.parametrize("make_replay", ["local", "shared"], indirect=True)
+@pytest.mark.parametrize("kind", ["queue", "uniform", "prioritized"])
+def test_saving_makes_no_second_copy_in_memory(make_replay, tmp_path, kind):
+    number = dm_specs.Array((), np.float32)
+    observation = dm_specs.Array((50_000,), np.float32)  # 1 MB an unroll
+    struct = specs.trajectory_struct(specs.EnvironmentSpec(observation, number), (), ())
+    replay = make_replay(ReplayConfig(kind, T, max_size=20), BATCH, struct=struct)
+    client = replay.client()
+    block = Columns(struct, T).allocate(10)
+    for column in block.columns:
+        column[...] = 1
+    for _ in range(2):
+        (replay._table or client._handle).insert(block, None, 10.0)
+    tracemalloc.start()
+    try:
+        client.save(tmp_path / "table", 30.0)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert client.info().size == 20 and most < 20e6 / 4
 
 
 @pytest.fixture
