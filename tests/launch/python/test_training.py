@@ -79,7 +79,8 @@ def _notes(path):
 )
 def test_callbacks_hear_of_every_update_evaluation_and_checkpoint(tmp_path, topology):
     jax.block_until_ready(jax.numpy.ones(2) + 1)  # JAX is in use here, and nodes fork there
-    evaluator = EvaluatorConfig(num_evaluators=1, num_envs=2, episodes=2, interval=0.2)
+    interval = 0.2 if topology == "heavy_env" else 1e-3  # its few updates take less than 0.2 s
+    evaluator = EvaluatorConfig(num_evaluators=1, num_envs=2, episodes=2, interval=interval)
     made = counting(evaluator=evaluator)
     notes = tmp_path / "notes"
     settings = {"goal.max_learner_steps": 3000} if topology == "heavy_env" else None
@@ -101,10 +102,8 @@ def test_callbacks_hear_of_every_update_evaluation_and_checkpoint(tmp_path, topo
     (process,) = {each[-1] for each in heard}
     assert process != os.getpid()
     evaluations = [each[2] for each in heard if each[0] == "evaluation"]
-    assert len(evaluations) == np.nan_to_num(run.rows[-1]["evaluations"])  # NaN: before the first
+    assert len(evaluations) == run.rows[-1]["evaluations"] > 0
     assert evaluations == sorted(evaluations)
-    if topology == "heavy_env":
-        assert evaluations
 
 
 class Ends(Callback):
