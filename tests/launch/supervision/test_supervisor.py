@@ -662,19 +662,20 @@ def test_a_start_that_is_refused_after_a_hang_is_not_that_hang(world):
     assert refusals == ["could not be started: [Errno 28] No space left on device"] * 4
 
 
-def test_a_node_that_gets_on_or_waits_is_left_alone(world):
+@pytest.mark.parametrize("other", ["waits", "works"])
+def test_a_node_that_gets_on_or_waits_is_left_alone(world, other):
     world.use(actor=POLICY)
-    works, waits = world.nodes["actor/0"], world.nodes["actor/1"]
+    first, second = world.nodes["actor/0"], world.nodes["actor/1"]
 
-    def tick():
-        works.heartbeat.tick()
-        world.after(50.0, tick)
+    def tick(node):
+        node.heartbeat.tick()
+        world.after(50.0, lambda: tick(node))
 
-    works.on_start = tick
-    waits.on_start = waits.heartbeat.wait
+    first.on_start = lambda: tick(first)
+    second.on_start = second.heartbeat.wait if other == "waits" else lambda: tick(second)
     finish_at(world, 1000.0)
     assert world.run().status == "finished"
-    assert world.said == [  # once, long before the limit, though its steps are never shorter
+    assert world.said == [  # once for the group, long before the limit, as steps stay as long
         "actor/0: one step has taken 31 s so far, without using the CPU; after 60 s it counts as "
         "hung: if its steps take that long, raise supervision.idle_limit (distrl launch: "
         "--idle_limit)"
