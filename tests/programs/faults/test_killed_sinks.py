@@ -10,12 +10,12 @@ import pytest
 from tests.programs.resuming.test_resume import Run
 from tests.support.commands import TRAINING
 
-_TRAIN_S = 8.0
 _MOST_LOST_S = 10.0
+_TRAIN_S = 12.0  # a sink that wrote its rows with a checkpoint would lose more
 _FLAGS = (
     "--env=CartPole-v1", "--config.goal.mean_return=None", "--max_env_steps=1000000000",
     "--config.metrics.tensorboard=true", "--config.metrics.json_lines=true",
-    "--config.checkpoint.period=3",
+    "--config.checkpoint.period=14",
 )  # fmt: skip
 
 
@@ -53,8 +53,8 @@ def test_a_killed_run_has_its_rows_and_goes_on_in_the_same_curves(tmp_path, topo
         checkpoints = run.run_dir / "checkpoints"
         run.wait_for(lambda: checkpoints.exists() and any(checkpoints.iterdir()))
         time.sleep(_TRAIN_S)  # not for a state: this long it trains
-        run.end(signal.SIGKILL)
         killed = time.time()
+        run.end(signal.SIGKILL)
         for name, rows in texts(run.run_dir).items():
             assert rows, name
             assert killed - (run.run_dir / name).stat().st_mtime < _MOST_LOST_S, name
