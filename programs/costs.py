@@ -28,7 +28,7 @@ from distrl.types import Sample, StepType, TimeStep, Trajectory
 from distrl.variables.client import VariableClient
 
 _STEPS_S, _INFERENCES_S, _UPDATES_S = 0.15, 0.08, 0.15  # for each measurement
-_SLOW_S = 0.5  # seconds of a step of all environments, from which on it is inferred from a few
+_SLOW_S = 0.5  # seconds; a slower step of all environments is inferred from a step of a few
 
 
 def measure(experiment: Experiment, cores: int) -> Costs:

@@ -1,4 +1,4 @@
-"""`--topology=auto`: the topology of the resumed run, or by the settings, or by measured costs."""
+"""`--topology=auto`: that of the resumed run, or chosen by the settings or by measured costs."""
 
 import os
 import pickle

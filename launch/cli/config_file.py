@@ -14,6 +14,7 @@ from distrl.experiment import Experiment
 from distrl.launch.cli.config_flags import PREFIX, describe
 from distrl.launch.cli.load_experiment import apply_settings
 from distrl.launch.cli.train_flags import SHORT, joined_flags, without_flags
+from distrl.launch.run_dir.config_dict import as_tuples, plain
 from distrl.launch.run_dir.config_diff import flat
 from distrl.runtime.working_folder import absolute
 
@@ -91,7 +92,7 @@ class ConfigFile(NamedTuple):
                 match = _SIZED.match(name)
                 if match is None or match[2] != part:
                     continue
-                if name in defaults and _plain(defaults[name].value) == value:
+                if name in defaults and as_tuples(plain(defaults[name].value)) == as_tuples(value):
                     not_set.add(name)
                 else:
                     given[name] = value
@@ -157,15 +158,10 @@ def _flag(name: str, value: Any) -> str:
 
 
 def _word(name: str, value: Any) -> str:
-    if isinstance(value, list):
-        value = tuple(value)
+    value = as_tuples(value)
     return f"--{name}={value if isinstance(value, str) else repr(value)}"
 
 
 def _is_default(name: str, value: Any, values: flags.FlagValues) -> bool:
     """Returns whether a setting has the value that it has without its flag."""
-    return bool(_plain(values[name].default) == value)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    return bool(as_tuples(plain(values[name].default)) == as_tuples(value))

@@ -12,6 +12,8 @@ from distrl.runtime.provenance import SUITES, versions
 def identity() -> dict[str, str]:
     """Returns the versions that must be equal, by name; `code` is a hash of distrl's own files."""
     installed = versions()
+    if older := installed.pop("box2d-py", None):  # another distribution of the same module
+        installed["box2d"] = f"box2d-py {older}"
     installed.pop("distrl", None)  # a checkout need not be installed
     return {**installed, "code": _code_hash()}
 
@@ -19,7 +21,7 @@ def identity() -> dict[str, str]:
 def difference(host: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> str | None:
     """Returns one line about the first difference between two hosts' identities, or None.
 
-    A package of environments that one host lacks is none: a program that needs it says so there.
+    A package of environments that one host lacks does not count: who needs it says so there.
 
     Args:
       host: name of the other host.

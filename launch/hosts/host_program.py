@@ -96,8 +96,8 @@ class HostProgram:
     def mirror(self, heartbeats: Mapping[str, Sequence[int]]) -> None:
         """Takes over status, life and steps of nodes on other hosts.
 
-        Of this host's own nodes, it takes over that one that has ended is not restarted: until then
-        it counts as one that will be.
+        For this host's own nodes, it takes over one thing: that a node which has ended will not be
+        restarted. Until it hears that, it counts the node as about to be restarted.
         """
         for name, (status, life, acted) in heartbeats.items():
             heartbeat = self._heartbeats.of(name)

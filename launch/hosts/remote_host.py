@@ -20,7 +20,7 @@ from distrl.launch.supervision.usage import Usage
 from distrl.programs.placement import Host
 from distrl.runtime.heartbeat import Heartbeat
 
-START_S = 60.0  # seconds without a sign of life from a daemon that loads libraries and builds
+START_S = 60.0  # seconds without a sign of life from a daemon that is not up yet
 RETRY_S = 3.0  # between two attempts to reach a host
 MAX_RETRY_S = 60.0  # doubled up to this while its daemon answers but cannot be used
 PING_S = 1.0

@@ -38,6 +38,11 @@ def is_plain(value: Any) -> bool:
     return value is None or (isinstance(value, SCALARS) and not isinstance(value, enum.Enum))
 
 
+def as_tuples(value: Any) -> Any:
+    """Returns lists, as JSON has them, as the tuples that settings have, at every depth."""
+    return tuple(map(as_tuples, value)) if isinstance(value, (list, tuple)) else value
+
+
 def is_settings_mapping(value: Any) -> bool:
     """Returns True for dataclasses by name, such as an experiment's policies."""
     return isinstance(value, Mapping) and any(map(dataclasses.is_dataclass, value.values()))
@@ -51,7 +56,7 @@ def plain(value: Any) -> Any:
         return {part.name: as_dict(part) for part in value}
     if isinstance(value, Mapping):
         return {name: plain(part) for name, part in value.items()}
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return tuple(map(plain, value))
     if value is None or isinstance(value, SCALARS):
         return value

@@ -232,7 +232,7 @@ def _with_values(
 
 
 def _changed_code(old: dict[str, Any], new: dict[str, Any], others: set[str]) -> list[Change]:
-    """Returns the functions whose name is the same and whose code has changed, as a fix may do.
+    """Returns the functions of the same name whose code has changed, which is allowed: a fix may.
 
     Nothing is known for a checkpoint whose digests are of an older version.
     """

@@ -158,9 +158,9 @@ def _read_result(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _note_end(path: Path, ended: tuple[str, int], config: dict[str, Any]) -> None:
-    """Writes how the run has ended, unless its last program ended in the same way.
+    """Writes how the run has ended; again if its last program ended in the same way.
 
-    Otherwise that program was killed, failed, or was stopped before the goal was lowered.
+    Otherwise that program was killed, or failed, or was stopped before the goal was lowered.
 
     Args:
       path: the run folder.

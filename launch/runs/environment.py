@@ -16,7 +16,7 @@ from distrl.envs.python import PythonEnvironment, WrapperConfig
 from distrl.envs.suites import DmControlBuilder, GymBuilder
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
-from distrl.launch.run_dir.config_dict import is_plain, is_settings_tuple
+from distrl.launch.run_dir.config_dict import as_tuples, is_plain, is_settings_tuple
 from distrl.launch.run_dir.snapshot import pickled_experiment, read_about
 from distrl.launch.runs.run import Run
 from distrl.saved.bytecode import has_bytecode, other_python
@@ -158,7 +158,7 @@ def _made(name: str, settings: Any, classes: Any) -> Any:
         elif field.name in _FUNCTIONS and value is not None:
             raise _NotPlainError(str(value))
         else:
-            values[field.name] = _as_tuple(value)
+            values[field.name] = as_tuples(value)
     return cls(**values)
 
 
@@ -176,7 +176,7 @@ def with_settings(name: str, part: Any, settings: Any, classes: Any) -> Any:
     for field in dataclasses.fields(part):
         if field.name not in settings or not field.init:
             continue
-        now, was = getattr(part, field.name), _as_tuple(settings[field.name])
+        now, was = getattr(part, field.name), as_tuples(settings[field.name])
         inner = f"{name}.{field.name}"
         if dataclasses.is_dataclass(now):
             values[field.name] = with_settings(inner, now, was, classes)
@@ -198,8 +198,3 @@ def _has_moved(name: str, was: Any, now: Any) -> bool:
     if moved:
         print(f"distrl: {name}: there is no {was}, as in the run; taking {now}", flush=True)
     return moved
-
-
-def _as_tuple(value: Any) -> Any:
-    """Returns lists, as JSON has them, as the tuples that settings have."""
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value

@@ -66,6 +66,6 @@ class TrialSlots:
         """Returns whether there is memory for another trial.
 
         Args:
-          used: the most bytes that each running trial has used.
+          used: the most bytes that each trial so far has used; empty: none is running.
         """
         return not used or self._room is None or self._room() >= max(_ASSUMED, *used)

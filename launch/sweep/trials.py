@@ -73,7 +73,7 @@ class Runner:
         self._todo = [trial for trial in folder.trials if trial.wanted and not trial.is_done]
         self._number, self._count = 0, len(self._todo)
         self._running: list[_Running] = []
-        self._seconds: list[float] = []  # durations of the trials that have ended
+        self._seconds: list[float] = []  # durations of the trials that finished or missed
         self._memory: list[int] = []
         self._deadline = float("inf")
         self.stopped_by: int | None = None

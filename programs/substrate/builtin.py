@@ -129,7 +129,7 @@ def _clients(argument: Any) -> Any:
 
 
 class Program:
-    """Nodes in groups; an unauthenticated peer does not know the key to call them.
+    """Nodes in groups. Only peers that know the program's key can call them.
 
     Attributes:
       name: its name.

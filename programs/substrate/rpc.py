@@ -1,7 +1,7 @@
 """Calls between nodes by gRPC, on this machine only; a tunnel brings them to other hosts.
 
 A call has a deadline, and its messages a maximum size; an unauthenticated peer, without the
-program's key, is refused before its message is decoded. See `distrl.runtime.messages` for these.
+program's key, is refused before its message is decoded. See `distrl.runtime.messages`.
 """
 
 import concurrent.futures

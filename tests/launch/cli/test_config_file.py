@@ -62,6 +62,32 @@ def test_a_runs_settings_come_back_and_flags_override_them(experiment_of, tmp_pa
     assert again.learner == first.learner
 
 
+OPTIONS = """
+from distrl import presets
+from distrl.envs import PythonEnvironment
+from distrl.envs.suites import GymBuilder
+
+OPTIONS = (("map_name", "4x4"), ("desc", ["SFFG"]), ("is_slippery", False))
+experiment = presets.experiment(
+    PythonEnvironment(GymBuilder("gym", "FrozenLake-v1", OPTIONS), "lake"), "ppo"
+)
+"""
+
+
+def test_options_of_a_file_stay_what_they_are_where_its_run_is_repeated(experiment_of, tmp_path):
+    (tmp_path / "lake.py").write_text(OPTIONS)
+    first, command = experiment_of("--experiment=lake.py", "--max_env_steps=3000")
+    settings = json.loads(json.dumps(config_diff.describe(first)))
+    config = {"command": command, "topology": "single_process", **settings}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again, command = experiment_of("--config_file=config.json", "--experiment=lake.py")
+    assert again.environment.builder.options == first.environment.builder.options
+    assert not [word for word in command if "options" in word]
+    flag = "--config.environment.builder.options=(('is_slippery', True),)"
+    other, _ = experiment_of("--config_file=config.json", "--experiment=lake.py", flag)
+    assert other.environment.builder.options == (("is_slippery", True),)
+
+
 def test_a_run_with_an_infinite_setting_comes_back(experiment_of):
     flag = "--config.environment.pool.step_timeout=inf"
     first, command = experiment_of("--env=gym:CartPole-v1", flag)
