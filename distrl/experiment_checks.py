@@ -66,7 +66,7 @@ def check_parts(experiment: Any) -> None:
 
 
 def check_evaluation(experiment: Any) -> None:
-    """Raises ConfigError if the evaluator can't play in its environment, or the agent can't act."""
+    """Raises ConfigError if the evaluator can't play in its environment, or the agent act there."""
     trained, played = experiment.environment, experiment.evaluation_environment
     experiment.evaluator.limited(played or trained)
     if played is None:

@@ -115,7 +115,7 @@ class NetworkConfig(InputSettings):
 
 
 def check_network(settings: Any) -> None:
-    """Refuses a `network` that is no network; a function or module becomes a torso.
+    """Refuses a `network` that is no network; a function or Flax module becomes a torso.
 
     Args:
       settings: the dataclass of an algorithm, with the field `network`.

@@ -106,7 +106,7 @@ def has_memory(agent: Agent) -> bool:
 
 
 def check_raw(name: str, leaf: Any) -> None:
-    """Raises SpecError if a leaf is a typed key, which is no array. Args: name: the leaf's name."""
+    """Raises SpecError if a leaf is a typed key, which is not stored. Args: name: the leaf's."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise SpecError(
             f"{name} is a typed key, {leaf.dtype}, which cannot be stored: use a raw one (uint32 "

@@ -61,7 +61,7 @@ class NativeEnvironment:
       clip_actions: clip continuous actions to their bounds before the environment sees them.
       options: pairs of EnvPool's own options for it: `(("stack_num", 1), ("frame_skip", 2))`.
       check_finite: NaN and infinite observations and rewards raise EnvironmentFault.
-      cut: a shorter time limit that EnvPool is not told; see `with_time_limit`.
+      cut: a shorter time limit that EnvPool does not know. Set by `with_time_limit`; no setting.
     """
 
     name: str

@@ -92,7 +92,7 @@ class Room:
         self._bytes = self._taken = np.empty(0, np.uint8)
 
     def take(self, nbytes: int) -> Bytes:
-        """Returns uint8 `[nbytes]`, which overwrites what it returned before."""
+        """Returns uint8 `[nbytes]` in the memory of the one before; of its size, the same array."""
         if nbytes != self._taken.nbytes:
             if nbytes > self._bytes.nbytes:
                 self._bytes = np.empty(nbytes, np.uint8)

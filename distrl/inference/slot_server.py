@@ -71,7 +71,7 @@ class SlotServer(BatchedService):
         self._slots = [self._open(index) for index in range(file.sizes.count)]
         most = inferencer.padded_size(rows * file.sizes.count)
         self._batch = np.zeros((most, row_bytes), np.uint8)
-        self._dirty = 0  # rows of the batch that may not be zero
+        self._dirty = 0  # rows of the batch that are perhaps not zero
         self._core = CoreSetter()
 
     def _open(self, index: int) -> _Slot:

@@ -118,7 +118,7 @@ def _accept(peers: Peers, connection: socket.socket, peer: str, must_match: dict
 def _reach_first(
     peers: Peers, host: str, port: int, index: int, must_match: dict[str, str], deadline: float
 ) -> Peers:
-    """Connects to process 0, which may start later, in another process."""
+    """Connects a process to process 0, which may start later."""
     where = joined_address(host, port)
     try:
         connection = _connect(host, port, deadline)

@@ -1,9 +1,9 @@
 """Checks whether training has diverged: in every update, on the device.
 
 An update is finite if its loss, its gradients' norm, its priorities and the parameters that it
-makes are finite, and, where other updates are skipped, the rest of the learner's state. The result
-stays on the device until something else is read from it: logs, or parameters to be published.
-Parameters that are not finite stay so, so reading the newest record is enough.
+makes are finite; where updates that are not finite are skipped, also the rest of the learner's
+state. The result stays on the device until something else is read from it: logs, or parameters to
+be published. Parameters that are not finite stay so, so reading the newest record is enough.
 """
 
 import bisect

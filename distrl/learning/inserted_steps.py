@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-# Bits of the hash by which the newest keys are remembered: a table seldom holds more unrolls than
-# that. Takes 8 MiB.
+# The newest keys are remembered in 2**_SLOT_BITS slots, by hash, which take 8 MiB: a table seldom
+# holds more unrolls.
 _SLOT_BITS = 20
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: spreads consecutive keys evenly
 

@@ -19,7 +19,7 @@ class Evaluations:
 
     def __init__(self, printer: Callable[[str], None]) -> None:
         """Args: printer: takes a line if too many wait for callbacks."""
-        self._printer, self._told = printer, False
+        self._printer, self._reported = printer, False
         self._kept: collections.deque[tuple[int, Report]] | None = None
         self.last: dict[str, Any] = {}
         self.count = 0
@@ -34,8 +34,8 @@ class Evaluations:
         self.last = {**report, "evaluations": in_all_programs}
         self.count += 1
         if self._kept is not None:
-            if len(self._kept) == self._kept.maxlen and not self._told:
-                self._told = True
+            if len(self._kept) == self._kept.maxlen and not self._reported:
+                self._reported = True
                 self._printer(
                     f"{_MOST_KEPT:,} evaluations wait for the callbacks; the oldest are left out"
                 )

@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 REPORTED = "policy_lags"
 """Key of `LagCounts.plain` in a learner's report."""
-_BITS = 8  # lags below 2**8 have a count each; larger ones share one if their first 8 bits agree
+# Lags below 2**8 have a count each; larger ones of as many bits share one if the first 8 agree.
+_BITS = 8
 _HALF = 2 ** (_BITS - 1)
 _NUM_COUNTS = (31 - _BITS + 2) * _HALF  # enough for all of int32
 _QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}

@@ -18,8 +18,8 @@ from distrl.metrics.wandb_run import WandbRun
 METRICS, LINES, EPISODES = "metrics.csv", "metrics.jsonl", "episodes.csv"
 TENSORBOARD = "tensorboard"  # a folder
 _EPISODES_BYTES = 100_000_000
-_ROWS = 200  # least rows of a run with a budget
-_LEAST_STEPS = 500  # least steps between rows that do not wait for their time
+_ROWS = 200  # fewest rows of a run with a budget
+_LEAST_STEPS = 500  # fewest steps between rows that do not wait for their time
 _EPISODE = ("seconds", "env_steps", "node", "return", "length", "outcome")  # names of columns
 _OUTCOMES = {
     EpisodeOutcome.END: "end",

@@ -15,8 +15,8 @@ PriorityOf = Callable[[Trajectory], Any]
 
 MAX_EXPONENT = 4.0
 MAX_PRIORITY = float(np.finfo(np.float32).max)
-"""Up to this, a float64 can hold the sum of a table's `priority ** priority_exponent`, and each
-term of a float32 above 0."""
+"""Largest priority: a float64 holds the sum of a table's `priority ** priority_exponent`, and no
+term of a priority that is a float32 above 0 becomes 0."""
 
 
 def are_priorities(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Limits of waits for other nodes' work: they fail once no node works, however long that takes."""
+"""Waits for other nodes' work: they fail once no node works, however long that takes."""
 
 import time
 from collections.abc import Callable

@@ -14,12 +14,12 @@ LIBC = ctypes.CDLL(None, use_errno=True)  # releases the GIL during a call
 
 
 def end_with_parent(parent: int, name: str = "", number: int = signal.SIGKILL) -> None:
-    """Makes the kernel kill this process when its parent ends, and may name the process.
+    """Makes the kernel signal this process when its parent ends, and may name the process.
 
     Args:
       parent: the parent's pid, taken before the fork.
       name: the name that `ps` and `top` show, cut to `NAME_LIMIT` characters; "": the parent's.
-      number: number of the signal that ends it.
+      number: the signal; SIGKILL unless given.
     """
     LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:

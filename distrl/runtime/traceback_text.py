@@ -2,6 +2,7 @@
 
 import re
 import sysconfig
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from distrl import version
 from distrl.errors import EnvironmentFault
 
 _LINE_LIMIT = 500  # most characters of an exception in one line
-FEWEST = 3  # least frames in a row that are folded
+FEWEST = 3  # fewest frames in a row that are folded
 _FRAME = re.compile(
     r'^  File "(?P<path>[^"\n]+)", line \d+, in .*\n(?:    .*\n|  \[Previous line .*\n)*',
     re.MULTILINE,
@@ -31,8 +32,10 @@ def describe_error(error: BaseException) -> str:
     For an environment's fault it has the first line only: the environment's traceback follows it.
     """
     try:
-        text = str(error).strip()
-    except Exception:  # as in a traceback of Python's
+        str(error)
+        # With what a traceback suggests, but without notes, such as JAX's.
+        text = str(traceback.TracebackException(type(error), error, None, compact=True)).strip()
+    except Exception:  # as in Python's tracebacks
         text = "<exception str() failed>"
     if isinstance(error, EnvironmentFault):
         text = text.partition("\n")[0]

@@ -12,7 +12,7 @@ _started_in: list[Path] = []
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """In the context, the present current folder counts as the one the command was started in."""
+    """In the context, the folder that is current at its start counts as the command's."""
     before = _started_in[:]
     with contextlib.suppress(FileNotFoundError):  # it is gone: then the current one
         _started_in[:] = [Path.cwd()]

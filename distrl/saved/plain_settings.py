@@ -143,7 +143,7 @@ def _named_class(name: str) -> Any:
 
 
 def plain_dtype(name: str) -> np.dtype[Any]:
-    """Returns the dtype with a `str`. Raises ValueError for Python objects or fields."""
+    """Returns the dtype whose `str` is `name`. Raises ValueError for Python objects or fields."""
     dtype = np.dtype(str(name))
     if dtype.hasobject or dtype.names is not None:
         raise ValueError(f"dtype {name!r}")

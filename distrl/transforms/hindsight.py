@@ -125,7 +125,7 @@ class Hindsight(Transform):
         return env_spec
 
     def check(self, config: Any, agent: Agent, replay: ReplayConfig) -> None:
-        """See `Transform`. Refuses on-policy agents, and those that need longer sequences."""
+        """See `Transform`. Refuses on-policy agents, and those that need more than transitions."""
         if getattr(config, "on_policy", False) or jax.tree.leaves(extras_struct(agent)):
             raise ConfigError(
                 f"hindsight with {type(config).__name__}: it learns from its own policy's actions, "

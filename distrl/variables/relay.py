@@ -71,7 +71,7 @@ class VariableRelay:
         if now - self._asked < self._interval:
             return
         answer = self._service.get_variables(self._newest)
-        self._asked = now  # after the call: its answer may already be old when it arrives
+        self._asked = now  # when it was asked: the answer may be old when it comes
         if answer is None:
             return
         before, (self._newest, data) = self._newest, answer

@@ -26,7 +26,8 @@ class NativePool(Pool):
     EnvPool reports an episode that truly ends on the very step of its time limit as truncated.
     Therefore EnvPool gets a limit that is one larger, and the pool itself cuts episodes at the
     limit: there EnvPool's report is right. If the limit is part of the game (no `exact_limit`),
-    EnvPool's limit and report are used; newer families report both in `terminated` and `trunc`.
+    EnvPool's limit and report are used, and the pool cuts at `cut` only; newer families report both
+    in `terminated` and `trunc`.
     """
 
     def __init__(
