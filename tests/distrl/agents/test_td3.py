@@ -106,7 +106,7 @@ def test_the_policy_learns_from_the_first_critic_alone():
         name: jax.tree.map(lambda x: x * np.nan, part) if "critic_1" in name else part
         for name, part in params["critics"].items()
     }
-    assert bad != params["critics"]
+    assert any(np.isnan(leaf).all() for leaf in jax.tree.leaves(bad))
     grads = jax.jit(jax.grad(agent.policy_loss))(params["policy"], bad, batch)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
 
