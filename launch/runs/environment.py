@@ -15,7 +15,7 @@ from distrl.envs.pool_config import PoolConfig
 from distrl.envs.python import PythonEnvironment, WrapperConfig
 from distrl.envs.suites import DmControlBuilder, GymBuilder
 from distrl.errors import ConfigError
-from distrl.experiment import Experiment
+from distrl.experiment import Experiment, deferred_checks
 from distrl.launch.run_dir.config_dict import as_tuples, is_plain, is_settings_tuple
 from distrl.launch.run_dir.snapshot import pickled_experiment, read_about
 from distrl.launch.runs.run import Run
@@ -116,7 +116,8 @@ def _named_file(run: Run) -> str | None:
 def _imported(file: str) -> Experiment:
     from distrl.launch.cli.load_experiment import experiment_of_file
 
-    return experiment_of_file(file)
+    with deferred_checks():  # flags may have corrected it, for another machine's memory
+        return experiment_of_file(file)
 
 
 @functools.cache

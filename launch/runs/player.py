@@ -28,7 +28,7 @@ from distrl.programs.resources import process_environment
 from distrl.rules import FixedPolicy
 from distrl.runtime.jax_import import set_environment
 from distrl.runtime.working_folder import absolute
-from distrl.saved_policy import SavedPolicy
+from distrl.saved_policy import SavedPolicy, check_spec
 from distrl.specs import EnvironmentSpec
 
 _LEARNED = LearnedPolicy.__qualname__
@@ -146,7 +146,12 @@ class Player:
             sources = self._sources(self.environment)
             with _flag_of_trust():
                 return SeveralAgentsGame(self.environment, drawn, sources, self._values.seed)
-        return OneAgent(drawn, self.policy(), self._values.seed)
+        return OneAgent(drawn, self._fitting_policy, self._values.seed)
+
+    def _fitting_policy(self) -> Policy:
+        policy, what = self.policy(), f"{self._command}: {self.environment.name}: the policy"
+        check_spec(policy.env_spec, self.environment.spec(), what)
+        return policy
 
     def _sources(self, environment: SeveralAgents) -> Sources:
         agents = environment.agents()

@@ -68,10 +68,19 @@ class Game(abc.ABC):
 class OneAgent(Game):
     """An environment with one agent."""
 
-    def __init__(self, environment: Environment, policy: Policy, seed: int):
-        """Args: environment, policy: what plays. seed: see `evaluate`."""
+    def __init__(self, environment: Environment, load: Callable[[], Policy], seed: int):
+        """Args:
+        environment: what is played.
+        load: returns the policy. Called when there is a pool: pools of processes fork, and to load
+          parameters starts JAX.
+        seed: see `evaluate`.
+        """
         self._pool = environment.make_pool(1, 1, environment_seeds(seed, "evaluator", 0, 1))
-        self._policy = policy
+        try:
+            self._policy = policy = load()
+        except BaseException:
+            self._pool.close()
+            raise
         self._statistics = EpisodeStatistics(1, self._pool.spec)
         self._timestep: TimeStep | None = None
         policy.reset()

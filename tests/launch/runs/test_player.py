@@ -1,16 +1,20 @@
 """The policies that play a run of several: those that it learned, and those of its experiment."""
 
 import json
+import types
 
 import numpy as np
 import pytest
+from dm_env import specs as dm_specs
 
+from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
 from distrl.launch.run_dir.config_diff import describe
 from distrl.launch.runs import player
 from distrl.launch.runs.environment import experiment_of
 from distrl.launch.runs.playing import play
 from distrl.launch.runs.run import Run
+from distrl.testing import CountingEnvironment
 from distrl.types import Inference
 
 FILE = """
@@ -134,3 +138,35 @@ def test_a_fixed_policy_has_the_settings_of_the_run(
     moved = f"there is no {tmp_path}/other, as in the run; taking {tmp_path}/one"
     said = f"distrl: policies.fixed.path: {moved}\n"
     assert capsys.readouterr().out == ("" if here else said)
+
+
+def test_a_policy_of_other_actions_does_not_play(monkeypatch):
+    made = object.__new__(player.Player)
+    made.environment = PythonEnvironment(CountingEnvironment, "counting")
+    made._command = "play"
+    spec = made.environment.spec()
+    monkeypatch.setattr(player.Player, "policy", lambda self: types.SimpleNamespace(env_spec=spec))
+    assert made._fitting_policy().env_spec is spec
+    spec = spec._replace(action=dm_specs.DiscreteArray(3))
+    with pytest.raises(ConfigError, match=r"^play: counting: the policy was trained with another"):
+        made._fitting_policy()
+
+
+CORRECTED = """
+import dataclasses
+from distrl import presets
+from distrl.envs import PythonEnvironment
+from distrl.replay.buffer import ReplayConfig
+from distrl.testing import CountingEnvironment
+
+made = presets.experiment(PythonEnvironment(CountingEnvironment, "counting"), "dqn")
+replay = dataclasses.replace(made.replay, max_size=10**15)
+experiment = dataclasses.replace(made, replay=replay)
+"""
+
+
+def test_what_flags_had_corrected_hinders_no_evaluation(tmp_path):
+    """Such as a table for the memory of another machine."""
+    (tmp_path / "mine.py").write_text(CORRECTED)
+    made = experiment_of(Run(tmp_path), file=str(tmp_path / "mine.py"))
+    assert made.replay.max_size == 10**15

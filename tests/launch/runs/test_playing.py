@@ -13,6 +13,7 @@ from distrl.envs.multi_agent.assignment import Assignment
 from distrl.envs.rendering.pictures import choose_renderer
 from distrl.envs.rendering.rendered import rendered
 from distrl.envs.suites import DmControlBuilder
+from distrl.errors import ConfigError
 from distrl.launch.commands import play as play_command
 from distrl.launch.commands.play import summary
 from distrl.launch.runs.playing import OneAgent, PlayedEpisode, SeveralAgentsGame, Sources, play
@@ -52,7 +53,7 @@ def episode_of(length):
 
 def test_episodes_of_one_agent():
     policy, seen = Constant(), []
-    game = OneAgent(PythonEnvironment(CountingEnvironment), policy, seed=0)
+    game = OneAgent(PythonEnvironment(CountingEnvironment), lambda: policy, seed=0)
     (seed,) = environment_seeds(0, "evaluator", 0, 1)
     episodes = list(play(game, 4, None, lambda: False, seen.append))
     assert episodes == [episode_of(length) for length in lengths_from(seed)[:4]]
@@ -63,9 +64,31 @@ def test_episodes_of_one_agent():
     game.close()
 
 
+def test_a_policy_is_loaded_once_there_is_a_pool(monkeypatch):
+    """Which may fork, and is closed if the policy cannot be loaded."""
+    events = []
+    environment = PythonEnvironment(CountingEnvironment)
+    make_pool = PythonEnvironment.make_pool
+
+    def note(self, *arguments):
+        pool = make_pool(self, *arguments)
+        monkeypatch.setattr(pool, "close", lambda: events.append("closed"))
+        events.append("made")
+        return pool
+
+    def load():
+        events.append("loaded")
+        raise ConfigError("of another environment")
+
+    monkeypatch.setattr(PythonEnvironment, "make_pool", note)
+    with pytest.raises(ConfigError, match="of another environment"):
+        OneAgent(environment, load, seed=0)
+    assert events == ["made", "loaded", "closed"]
+
+
 def test_a_length_counts_the_repeats_of_actions():
     environment = PythonEnvironment(CountingEnvironment, wrappers=WrapperConfig(action_repeat=2))
-    game = OneAgent(environment, Constant(), seed=0)
+    game = OneAgent(environment, Constant, seed=0)
     (seed,) = environment_seeds(0, "evaluator", 0, 1)
     episodes = list(play(game, 5, None, lambda: False, lambda _: None))
     assert episodes == [episode_of(length) for length in lengths_from(seed)[:5]]
@@ -75,7 +98,7 @@ def test_a_length_counts_the_repeats_of_actions():
 @pytest.mark.parametrize(("limit", "stop_after"), [(11, 100), (None, 12)])
 def test_playing_ends_at_a_limit_and_when_it_is_stopped(limit, stop_after):
     seen = []
-    game = OneAgent(PythonEnvironment(CountingEnvironment), Constant(), seed=0)
+    game = OneAgent(PythonEnvironment(CountingEnvironment), Constant, seed=0)
     episodes = list(play(game, 100, limit, lambda: len(seen) >= stop_after, seen.append))
     first = [step for step in seen if step.step_type[0] == StepType.FIRST]
     if limit is not None:
