@@ -60,7 +60,8 @@ class EpisodeUnroller(Unroller):
         columns, row, slot = streams.columns, rows[kept], slots[kept]
         for column, value in zip(columns, values):
             column[row, slot] = value[kept]
-        columns[self._version][row, slot] = inference.version
+        versions = np.broadcast_to(inference.version, len(slots))  # one, or one for each stream
+        columns[self._version][row, slot] = versions[kept]
         done = ended & (rows > 0)
         finished = None
         if done.any():

@@ -272,7 +272,7 @@ class PotentialShaping(_Shaping):
         check_number(self, "discount", lambda x: 0 <= x <= 1, "in [0, 1]", self.name)
 
     def check(self, config: Any, agent: Agent, replay: ReplayConfig) -> None:
-        """See `Transform`. Refuses a discount that differs from the agent's."""
+        """See `Transform`. Refuses another discount than the agent's, and REINFORCE's returns."""
         if "discount" in getattr(config, "ranges", {}):
             raise ConfigError(
                 "potential_shaping with Tunable: agent.discount would change, and "
@@ -283,6 +283,12 @@ class PotentialShaping(_Shaping):
             raise ConfigError(
                 f"potential_shaping.discount={self.discount:g} is not agent.discount={discount:g}, "
                 "so that the shaping would change which policy is best; use the same for both"
+            )
+        if getattr(config, "whole_episodes", False):
+            raise ConfigError(
+                f"potential_shaping with {type(algorithm(config)).__name__}: returns that a time "
+                "limit ends have no value after them that would cancel the last potential, which "
+                "would change which policy is best; take A2C with gae_lambda=1"
             )
 
     def _rewards(self, before: Nest, timestep: TimeStep) -> Array:

@@ -78,6 +78,19 @@ def test_an_episode_in_which_a_life_began_is_dropped(streams):
     assert trajectory.action[:EPISODE, 0].tolist() == list(range(7, 14))
 
 
+def test_streams_that_are_not_kept_have_versions_of_their_own(streams):
+    """As behind late rewards, where each step has the version that it was made with."""
+    ids = np.array([4, 5], np.int32)
+    unroller = EpisodeUnroller(streams.struct, 8)
+    for call in range(2 * EPISODE):
+        timestep, inference = streams.step(ids)
+        inference = inference._replace(version=np.array([call, 10 + call], np.int32))
+        trajectory = unroller.add(ids, timestep, inference, int(call >= 3))
+        assert (trajectory is not None) == (call == 2 * EPISODE - 1)
+    assert trajectory.version[:EPISODE, 0].tolist() == list(range(7, 14))
+    assert trajectory.version[:EPISODE, 1].tolist() == list(range(17, 24))
+
+
 def test_an_episode_that_is_too_long_is_refused(streams):
     calls = [(np.array([5], np.int32), 0)] * EPISODE
     with pytest.raises(SpecError, match=r"stream 5 .* more than replay.unroll_length=4 transit"):

@@ -12,6 +12,7 @@ from dm_env import specs as dm_specs
 
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.impala import IMPALAConfig
+from distrl.agents.reinforce import ReinforceConfig
 from distrl.agents.tunable import Tunable
 from distrl.envs import PythonEnvironment
 from distrl.errors import ConfigError
@@ -362,6 +363,12 @@ def test_another_discount_than_the_agents_is_refused():
     tunable = Tunable(DQNConfig(discount=0.9), {"discount": (0.8, 0.99)})
     with pytest.raises(ConfigError, match=r"potential_shaping with Tunable: agent\.discount would"):
         shaping.check(tunable, None, replay)
+
+
+def test_returns_that_end_at_a_time_limit_are_not_shaped_by_a_potential():
+    shaping, replay = PotentialShaping(reward, 0.99), ReplayConfig()
+    with pytest.raises(ConfigError, match=r"potential_shaping with ReinforceConfig: returns that"):
+        shaping.check(ReinforceConfig(discount=0.99), None, replay)
 
 
 @pytest.mark.parametrize("transform", [Plain(), Nameless()], ids=["plain", "nameless"])
