@@ -70,9 +70,9 @@ class Fetcher(Generic[Batch]):
             return sample
 
     def ready(self) -> bool:
-        """Returns whether a batch is ready."""
+        """Returns whether `take` would not wait: for a batch, or for the error that there is."""
         with self._changed:
-            return self._ready is not None
+            return self._ready is not None or self._error is not None
 
     def _run(self) -> None:
         try:

@@ -17,12 +17,13 @@ class Supply:
         """Args: info: the table's counts before the client's first sample."""
         self._before = info.samples
         self._taken = 0
+        self._missing = 0  # unrolls that the counts promise, and that did not come
         self._promised: float | None = None  # when `has` first announced the next batch
 
     def take(self, count: int) -> None:
         """Notes that a batch of `count` unrolls was handed out."""
         self._taken += count
-        self._promised = None
+        self._missing, self._promised = 0, None
 
     def has(self, count: int, info: TableInfo) -> bool:
         """Returns whether `count` unrolls can still be handed out; see `ReplayReader.has_more`.
@@ -32,6 +33,9 @@ class Supply:
           info: the table's counts now.
         """
         held = info.samples - self._before - self._taken  # unrolls that were fetched ahead
+        if held < 0:  # a server has started again, and counts from 0 or from its checkpoint
+            self._before += held
+            held = self._missing = 0
         limits = info.limits
         if limits is None:
             admitted = info.size
@@ -41,12 +45,18 @@ class Supply:
             admitted = 0
         else:
             admitted = max(0, math.floor(info.error - limits.min_diff))
-        if held + admitted < count:
+        promised = held + admitted - self._missing
+        if promised < count:
             return False
-        # The counts include items that a broken connection lost on the way.
+        # The counts include items that a broken connection lost on the way, and those of several
+        # servers of which none has enough for its part of a batch: more inserts may help.
         now = time.monotonic()
         self._promised = self._promised or now
-        return now - self._promised < _LAST_BATCH_S
+        if now - self._promised < _LAST_BATCH_S:
+            return True
+        self._missing += promised - (count - 1)
+        self._promised = None
+        return False
 
 
 def supply_of(ask: Callable[[], TableInfo]) -> Supply | None:
