@@ -35,13 +35,25 @@ def is_number(value: Any, infinite: bool = False) -> bool:
 def plain_numbers(settings: Any) -> None:
     """Replaces NumPy's numbers with Python's, which is what files and flags contain.
 
+    Those in tuples, lists and dicts are replaced, too.
+
     Args:
       settings: a dataclass, frozen or not, which is being made.
     """
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        if isinstance(value, np.generic):
-            object.__setattr__(settings, field.name, value.item())
+        if isinstance(value, np.generic) or type(value) in (tuple, list, dict):
+            object.__setattr__(settings, field.name, _with_plain_numbers(value))
+
+
+def _with_plain_numbers(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (tuple, list):  # a NamedTuple stays one
+        return type(value)(map(_with_plain_numbers, value))
+    if type(value) is dict:
+        return {key: _with_plain_numbers(part) for key, part in value.items()}
+    return value
 
 
 def check_whole(

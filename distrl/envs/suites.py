@@ -19,6 +19,7 @@ from distrl.envs.pool import Environment
 from distrl.envs.pools.envpool_library import envpool_names
 from distrl.envs.python import PoolConfig, PythonEnvironment, WrapperConfig
 from distrl.errors import ConfigError
+from distrl.field_checks import plain_numbers
 
 _NO_WRAPPERS, _ANY_POOL = WrapperConfig(), PoolConfig()
 
@@ -105,6 +106,7 @@ class GymBuilder:
     options: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         refused = {
             "max_episode_steps": "use environment.wrappers.max_episode_steps",
             "disable_env_checker": "distrl has checks of its own",
@@ -164,6 +166,9 @@ class DmControlBuilder:
     domain: str
     task: str
     options: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        plain_numbers(self)
 
     def __call__(self, seed: int) -> Any:
         """Returns a new environment with this seed."""

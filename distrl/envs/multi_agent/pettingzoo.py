@@ -8,6 +8,7 @@ import pkgutil
 from typing import Any
 
 from distrl.errors import ConfigError
+from distrl.field_checks import plain_numbers
 from distrl.runtime.traceback_text import one_line
 
 PACKAGES = {"pettingzoo": "pettingzoo", "mpe2": "mpe2"}
@@ -25,6 +26,9 @@ class PettingZooBuilder:
 
     module: str
     options: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        plain_numbers(self)
 
     def __call__(self) -> Any:
         """Returns a new environment. Raises ConfigError: it lacks a package, or an option."""

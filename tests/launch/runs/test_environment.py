@@ -3,10 +3,13 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from distrl import envs
 from distrl.envs import Copies, NativeEnvironment, PoolConfig, PythonEnvironment, WrapperConfig
+from distrl.envs.multi_agent.pettingzoo import PettingZooBuilder
+from distrl.envs.suites import DmControlBuilder, GymBuilder
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_diff import describe
@@ -56,6 +59,35 @@ def test_an_environment_by_name_has_its_settings_again(tmp_path, make):
     if isinstance(environment, Copies):
         of_policy = environment_of(Run(run.path, task="1"))
         assert of_policy == environment.environment
+
+
+NUMPY = (
+    ("is_slippery", np.bool_(False)),
+    ("sizes", (np.int64(3), [np.float32(0.5)])),
+    ("rewards", {"goal": np.int8(2)}),
+)
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [
+        GymBuilder("gym", "FrozenLake-v1", NUMPY),
+        DmControlBuilder("cartpole", "swingup", NUMPY),
+        PettingZooBuilder("pettingzoo.classic.tictactoe_v3", NUMPY),
+    ],
+)
+def test_numbers_of_numpy_in_options_are_numbers_again(tmp_path, builder):
+    run = make_run(tmp_path / "run", PythonEnvironment(builder))
+    options = dict(environment_of(run).builder.options)
+    assert options == {"is_slippery": False, "sizes": (3, (0.5,)), "rewards": {"goal": 2}}
+    assert options["is_slippery"] is False  # and no text, which would be true
+
+
+def test_numbers_of_numpy_in_options_of_envpool_are_numbers_again(tmp_path):
+    pytest.importorskip("envpool")
+    environment = envs.make("Pong-v5", stack_num=np.int64(2))
+    again = environment_of(make_run(tmp_path / "run", environment))
+    assert again == environment and type(dict(again.options)["stack_num"]) is int
 
 
 def test_atari_is_scored_by_whole_games(tmp_path, monkeypatch):
