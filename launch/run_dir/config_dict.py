@@ -38,6 +38,18 @@ def is_plain(value: Any) -> bool:
     return value is None or (isinstance(value, SCALARS) and not isinstance(value, enum.Enum))
 
 
+def is_plain_data(value: Any) -> bool:
+    """Returns whether a file has a value itself: plain values, also in lists and dictionaries.
+
+    Of others, such as functions, it has the names.
+    """
+    if type(value) is dict:
+        return all(isinstance(key, str) and is_plain_data(part) for key, part in value.items())
+    if type(value) in (tuple, list):
+        return all(map(is_plain_data, value))
+    return is_plain(value)
+
+
 def as_tuples(value: Any) -> Any:
     """Returns lists, as JSON has them, as the tuples that settings have, at every depth."""
     return tuple(map(as_tuples, value)) if isinstance(value, (list, tuple)) else value
@@ -50,7 +62,7 @@ def is_settings_mapping(value: Any) -> bool:
 
 def plain(value: Any) -> Any:
     """Returns a setting as plain data; see `as_dict`."""
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return as_dict(value)
     if is_settings_tuple(value):
         return {part.name: as_dict(part) for part in value}

@@ -16,6 +16,7 @@ from distrl.experiment import Experiment
 from distrl.launch.run_dir.code_digest import are_alike, code_digest
 from distrl.launch.run_dir.config_dict import (
     as_dict,
+    is_plain_data,
     is_settings_mapping,
     plain,
     setting_fields,
@@ -71,12 +72,14 @@ class Change(NamedTuple):
 def describe(experiment: Experiment) -> dict[str, Any]:
     """Returns the settings as plain data.
 
-    These are "experiment", nested, "classes" by field, and "functions": their digests by field.
+    These are "experiment", nested, "classes" by field, and "functions": their digests by field; and
+    "not_plain": the fields of the environment of which "experiment" has a name and not the value.
     """
     return {
         "experiment": as_dict(experiment),
         "classes": _classes(experiment, ""),
         "functions": _functions(experiment, ""),
+        "not_plain": _not_plain("environment", experiment.environment),
     }
 
 
@@ -106,6 +109,19 @@ def _functions(settings: Any, prefix: str) -> dict[str, str]:
         for part_name, part in _parts(name, value).items():
             digests.update(_functions(part, f"{part_name}."))
     return digests
+
+
+def _not_plain(name: str, value: Any) -> list[str]:
+    """Returns the fields in a setting of this name whose values a file does not have."""
+    parts = _parts(name, value)
+    if not parts:
+        return [] if is_plain_data(value) else [name]
+    return [
+        each
+        for part_name, part in parts.items()
+        for field in setting_fields(part)
+        for each in _not_plain(f"{part_name}.{field.name}", getattr(part, field.name))
+    ]
 
 
 def _parts(name: str, value: Any) -> dict[str, Any]:

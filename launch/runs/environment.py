@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def environment_of(
     settings = (config.get("experiment") or {}).get(_ENVIRONMENT) or {}
     classes = config.get("classes") or {}
     try:
-        environment = _made(_ENVIRONMENT, settings, classes)
+        environment = _made(_ENVIRONMENT, settings, classes, config.get("not_plain") or ())
     except _NotPlainError as error:
         experiment = experiment_of(run, file=file, trust=trust)
         if experiment is None:
@@ -138,13 +139,14 @@ def _unpickled(path: Path) -> Experiment:
     return experiment
 
 
-def _made(name: str, settings: Any, classes: Any) -> Any:
+def _made(name: str, settings: Any, classes: Any, not_plain: Collection[str]) -> Any:
     """Returns the object of a field that settings describe, or raises _NotPlainError.
 
     Args:
       name: the field's dotted name.
       settings: what its fields were, as `config.json` has them.
       classes: names of classes by field.
+      not_plain: names of fields whose values settings do not have.
     """
     cls: Any = _CLASSES.get(classes.get(name, ""))
     if cls is None:
@@ -155,9 +157,11 @@ def _made(name: str, settings: Any, classes: Any) -> Any:
             continue  # the run is of an older version
         value, inner = settings[field.name], f"{name}.{field.name}"
         if inner in classes:
-            values[field.name] = _made(inner, value, classes)
+            values[field.name] = _made(inner, value, classes, not_plain)
         elif field.name in _FUNCTIONS and value is not None:
             raise _NotPlainError(str(value))
+        elif inner in not_plain:
+            raise _NotPlainError(inner)
         else:
             values[field.name] = as_tuples(value)
     return cls(**values)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import uuid
 
 import numpy as np
 import pytest
@@ -88,6 +89,23 @@ def test_numbers_of_numpy_in_options_of_envpool_are_numbers_again(tmp_path):
     environment = envs.make("Pong-v5", stack_num=np.int64(2))
     again = environment_of(make_run(tmp_path / "run", environment))
     assert again == environment and type(dict(again.options)["stack_num"]) is int
+
+
+@pytest.mark.parametrize("value", [uuid.SafeUUID.safe, json.dumps, Experiment, {1: 2}, [{abs}]])
+@pytest.mark.parametrize("copies", [False, True])
+def test_an_option_that_a_file_does_not_have_is_the_experiments(tmp_path, value, copies):
+    environment = PythonEnvironment(GymBuilder("gym", "FrozenLake-v1", (("option", value),)))
+    name, settings = "environment", environment
+    if copies:
+        name, settings = "environment.environment", Copies(environment, 3)
+    run = make_run(tmp_path / "run", settings)
+    assert run.config["not_plain"] == [f"{name}.builder.options"]
+    with pytest.raises(ConfigError, match=rf"code of its own \({name}.builder.options\): give"):
+        environment_of(run)
+    experiment = Experiment(PythonEnvironment(CountingEnvironment), CheckingConfig())
+    object.__setattr__(experiment, "environment", settings)
+    write_snapshot(run.path, experiment, None, [])
+    assert environment_of(run, trust=True) == settings
 
 
 def test_atari_is_scored_by_whole_games(tmp_path, monkeypatch):
