@@ -115,6 +115,11 @@ class GymBuilder:
             raise ConfigError(f"environment: {self.name} takes no option {name}: {refused[name]}")
 
     @property
+    def module(self) -> str:
+        """The module that registers it when it is imported; "": the suite's package does."""
+        return self.name.rpartition(":")[0]
+
+    @property
     def registered(self) -> Any:
         """The environment's spec in gymnasium's registry."""
         gymnasium, (module, colon, name) = _import(self.suite), self.name.rpartition(":")

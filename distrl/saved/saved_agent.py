@@ -7,6 +7,7 @@ which has code that distrl does not know, is a pickle.
 import contextlib
 import functools
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pickle
@@ -177,11 +178,32 @@ def is_users(module: ModuleType) -> bool:
     name = getattr(module, "__name__", "__main__")
     if not file or name == "__main__" or name.partition(".")[0] == "distrl":
         return False
-    if name not in sys.modules or str(file).startswith(_libraries()):
+    return name in sys.modules and not _is_library(name, str(file))
+
+
+def is_installed(module: str) -> bool:
+    """Returns whether a module's top-level package is installed; imports nothing to find out.
+
+    A folder without `__init__.py` is not, though Python imports modules from it: it may be any
+    folder beside the program, such as a run's.
+    """
+    package = module.partition(".")[0]
+    if not package.isidentifier() or package == "__main__":
         return False
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # a module that no loader has made
+        return False
+    return spec is not None and spec.has_location and _is_library(package, str(spec.origin))
+
+
+def _is_library(name: str, file: str) -> bool:
+    """Returns whether a module's file is Python's own, or was put there by an installer."""
+    if file.startswith(_libraries()):
+        return True
     folders = Path(file).parents  # the top-level package's is in the path
     depth = name.count(".") + (Path(file).stem == "__init__")
-    return depth >= len(folders) or name.partition(".")[0] not in _installed(str(folders[depth]))
+    return depth < len(folders) and name.partition(".")[0] in _installed(str(folders[depth]))
 
 
 @functools.cache

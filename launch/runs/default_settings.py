@@ -10,6 +10,7 @@ from distrl.errors import ConfigError, SpecError
 from distrl.experiment import Experiment
 from distrl.launch.run_dir.config_dict import as_dict
 from distrl.launch.run_dir.config_diff import describe, flat
+from distrl.saved.saved_agent import is_installed
 
 _AGENTS = {cls.__qualname__: name for name, cls in presets.AGENTS.items()}
 _PREFIXES = {"GymBuilder": None, "DmControlBuilder": "dm_control"}
@@ -30,7 +31,7 @@ def changed_settings(config: Mapping[str, Any]) -> tuple[list[tuple[str, Any, An
     agent = _AGENTS.get(classes.get("agent", ""))
     usual, than = None, "the defaults"
     name = _name(settings.get("environment"), classes)
-    if agent is not None and name is not None:
+    if agent is not None and name is not None and not _names_code(name):
         try:
             usual = describe(presets.experiment(name, agent))["experiment"]
             than = f"`distrl train --env={name} --agent={agent}`"
@@ -58,6 +59,12 @@ def _name(environment: Any, classes: Mapping[str, str]) -> str | None:
         return None
     suite = _PREFIXES[kind] or builder.get("suite")
     return f"{suite}:{environment.get('name')}"
+
+
+def _names_code(name: str) -> bool:
+    """Returns whether a name has a module that may be the run's own: a report runs no code."""
+    module = name.partition(":")[2].rpartition(":")[0]
+    return bool(module) and not is_installed(module)
 
 
 def _defaults() -> dict[str, Any]:

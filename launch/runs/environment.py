@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from distrl.envs.multi_agent.copies import Copies
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
-from distrl.envs.multi_agent.pettingzoo import PettingZooBuilder
+from distrl.envs.multi_agent.pettingzoo import PACKAGES, PettingZooBuilder
 from distrl.envs.native import NativeEnvironment
 from distrl.envs.pool import Environment
 from distrl.envs.pool_config import PoolConfig
@@ -17,10 +17,13 @@ from distrl.envs.python import PythonEnvironment, WrapperConfig
 from distrl.envs.suites import DmControlBuilder, GymBuilder
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, deferred_checks
+from distrl.launch.cli.import_file import append_to_path
 from distrl.launch.run_dir.config_dict import as_tuples, is_plain, is_settings_tuple
 from distrl.launch.run_dir.snapshot import pickled_experiment, read_about
 from distrl.launch.runs.run import Run
+from distrl.runtime.working_folder import absolute
 from distrl.saved.bytecode import has_bytecode, other_python
+from distrl.saved.saved_agent import is_installed
 
 _CLASSES = {
     cls.__qualname__: cls
@@ -37,6 +40,10 @@ class _NotPlainError(Exception):
     """A part of an environment that settings alone do not describe; the message is its name."""
 
 
+class _ModuleError(_NotPlainError):
+    """A module that settings name, and that no installed package has; the message is its name."""
+
+
 def environment_of(
     run: Run, *, file: str | None = None, trust: bool = False, command: str | None = None
 ) -> Environment:
@@ -45,7 +52,7 @@ def environment_of(
     Args:
       run: the run, or one of its policies.
       file: FILE.py[:NAME] of the experiment; None: the one that the run was made with.
-      trust: import the file that the run names, or unpickle what its folder has.
+      trust: import the file or the module that the run names, or unpickle what its folder has.
       command: the command that is run, for messages; None: it is Python's `distrl.evaluate`.
 
     Raises:
@@ -54,19 +61,23 @@ def environment_of(
     config = run.config
     settings = (config.get("experiment") or {}).get(_ENVIRONMENT) or {}
     classes = config.get("classes") or {}
+    folders = None
+    if trust and file is None:
+        folders = [str(config.get("working_folder") or "."), "."]
     try:
-        environment = _made(_ENVIRONMENT, settings, classes, config.get("not_plain") or ())
+        not_plain = config.get("not_plain") or ()
+        environment = _made(_ENVIRONMENT, settings, classes, not_plain, folders)
     except _NotPlainError as error:
         experiment = experiment_of(run, file=file, trust=trust)
         if experiment is None:
-            raise ConfigError(_hint(run, str(error), command)) from None
+            raise ConfigError(_hint(run, error, command)) from None
         environment = with_settings(_ENVIRONMENT, experiment.environment, settings, classes)
     if isinstance(environment, Copies) and run.task is not None:
         return environment.environment
     return environment
 
 
-def _hint(run: Run, what: str, command: str | None) -> str:
+def _hint(run: Run, error: _NotPlainError, command: str | None) -> str:
     known = _named_file(run) or pickled_experiment(run.run_dir)
     if command is None:
         trusting = "load the run with load_run(PATH, trust=True)"
@@ -77,9 +88,12 @@ def _hint(run: Run, what: str, command: str | None) -> str:
             "name the file that defines its experiment, --experiment=FILE.py, or an environment, "
             "--env=NAME"
         )
-    first = f"to run that code, which is in {known}, {trusting}; or {given}" if known else given
+    if isinstance(error, _ModuleError):
+        first = f"to import that module, {trusting}; or {given}"
+    else:
+        first = f"to run that code, which is in {known}, {trusting}; or {given}" if known else given
     return (
-        f"{command or 'evaluate'}: the environment of {run.path} has code of its own ({what}): "
+        f"{command or 'evaluate'}: the environment of {run.path} has code of its own ({error}): "
         f"{first}"
     )
 
@@ -139,7 +153,13 @@ def _unpickled(path: Path) -> Experiment:
     return experiment
 
 
-def _made(name: str, settings: Any, classes: Any, not_plain: Collection[str]) -> Any:
+def _made(
+    name: str,
+    settings: Any,
+    classes: Any,
+    not_plain: Collection[str],
+    folders: Sequence[str] | None,
+) -> Any:
     """Returns the object of a field that settings describe, or raises _NotPlainError.
 
     Args:
@@ -147,6 +167,8 @@ def _made(name: str, settings: Any, classes: Any, not_plain: Collection[str]) ->
       settings: what its fields were, as `config.json` has them.
       classes: names of classes by field.
       not_plain: names of fields whose values settings do not have.
+      folders: where modules that settings name may be, besides Python's path; None: those that are
+        not installed must not be imported.
     """
     cls: Any = _CLASSES.get(classes.get(name, ""))
     if cls is None:
@@ -157,14 +179,30 @@ def _made(name: str, settings: Any, classes: Any, not_plain: Collection[str]) ->
             continue  # the run is of an older version
         value, inner = settings[field.name], f"{name}.{field.name}"
         if inner in classes:
-            values[field.name] = _made(inner, value, classes, not_plain)
+            values[field.name] = _made(inner, value, classes, not_plain, folders)
         elif field.name in _FUNCTIONS and value is not None:
             raise _NotPlainError(str(value))
         elif inner in not_plain:
             raise _NotPlainError(inner)
         else:
             values[field.name] = as_tuples(value)
-    return cls(**values)
+    part = cls(**values)
+    if module := _module_to_trust(part):
+        if folders is None:
+            raise _ModuleError(module)
+        for folder in folders:
+            append_to_path(str(absolute(folder)))
+    return part
+
+
+def _module_to_trust(part: Any) -> str | None:
+    """Returns the module that a part imports by name; None: none, or one of a package."""
+    if isinstance(part, PettingZooBuilder):
+        known = part.module.partition(".")[0] in PACKAGES and is_installed(part.module)
+        return None if known else part.module
+    if isinstance(part, GymBuilder) and part.module and not is_installed(part.module):
+        return part.module
+    return None
 
 
 def with_settings(name: str, part: Any, settings: Any, classes: Any) -> Any:

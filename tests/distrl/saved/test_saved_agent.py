@@ -316,6 +316,9 @@ def test_what_an_installer_has_put_into_a_folder_of_the_path_is_not_the_users(
         "target_pkg", "target_pkg.sub", "target_pkg.sub.leaf", "target_alone", "target_users",
         "target_editable",
     )  # fmt: skip
+    installed = {name for name in names if saved_agent.is_installed(name)}
+    assert installed == set(names) - {"target_users", "target_editable"}
+    assert not sys.modules.keys() & set(names)
     try:
         modules = [importlib.import_module(name) for name in names]
         users = {module.__name__ for module in modules if saved_agent.is_users(module)}

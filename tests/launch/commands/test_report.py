@@ -3,6 +3,7 @@
 import html.parser
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -183,6 +184,22 @@ def test_settings_of_an_experiment_without_names(tmp_path):
     known = {name for name, _, _ in changed}
     assert "environment.name" not in known
     assert all(hasattr(Experiment, name.partition(".")[0]) for name in known)
+
+
+@pytest.mark.parametrize("kind", ["NativeEnvironment", "PythonEnvironment"])
+def test_a_module_that_a_run_names_is_not_imported(tmp_path, monkeypatch, kind):
+    run = make_run(tmp_path / "a-run")
+    (run.path / "code.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    config, name = run.config, "a-run.code:Mine-v0"
+    config["classes"] |= {"environment": kind, "environment.builder": "GymBuilder"}
+    config["experiment"]["environment"] = {
+        "name": f"gym:{name}" if kind == "NativeEnvironment" else name,
+        "builder": {"suite": "gym", "name": name},
+    }
+    _, than = report.changed_settings(config)
+    assert than == "the defaults"
+    assert "a-run.code" not in sys.modules
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,21 @@
 
 import dataclasses
 import json
+import sys
 import uuid
 
 import numpy as np
 import pytest
 
 from distrl import envs
-from distrl.envs import Copies, NativeEnvironment, PoolConfig, PythonEnvironment, WrapperConfig
+from distrl.envs import (
+    Copies,
+    MultiAgentEnvironment,
+    NativeEnvironment,
+    PoolConfig,
+    PythonEnvironment,
+    WrapperConfig,
+)
 from distrl.envs.multi_agent.pettingzoo import PettingZooBuilder
 from distrl.envs.suites import DmControlBuilder, GymBuilder
 from distrl.errors import ConfigError
@@ -136,6 +144,77 @@ def test_an_environment_of_a_file_is_the_files_with_the_runs_settings(tmp_path):
         assert found.wrappers.max_episode_steps == 5
         assert found.builder is CountingEnvironment
         assert callable(found.wrappers.post_process)
+
+
+REGISTERED = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+gymnasium.register("Mine-v0", CartPoleEnv, max_episode_steps=7)
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project's folder, which is the current one and on Python's path, with a run in it."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+    (tmp_path / "all_runs").mkdir()
+    yield tmp_path / "all_runs" / "a-run"
+    for name in set(sys.modules) - before:
+        if name.startswith(("all_runs", "a_module")):
+            del sys.modules[name]
+    if "gymnasium" in sys.modules:
+        sys.modules["gymnasium"].registry.pop("Mine-v0", None)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_module_in_a_run_folder_is_imported_only_with_trust(project, monkeypatch, several):
+    pytest.importorskip("gymnasium")
+    module = "all_runs.a-run.code"
+    if several:
+        environment = MultiAgentEnvironment(PettingZooBuilder(module))
+    else:
+        environment = PythonEnvironment(GymBuilder("gym", f"{module}:Mine-v0"))
+    run = make_run(project, environment)
+    (project / "code.py").write_text(REGISTERED)
+    hint = r"code of its own \(all_runs.a-run.code\): to import that module, "
+    with pytest.raises(ConfigError, match=hint + "load the run with load_run"):
+        evaluation.evaluate(project, episodes=1)
+    monkeypatch.setattr(player, "set_environment", lambda variables: None)
+    values = player.player_arguments("eval").parse_args([str(project)])
+    with pytest.raises(ConfigError, match=hint + "add --trust; or name"):
+        player.Player("eval", values)
+    assert module not in sys.modules
+    assert environment_of(run, trust=True) == environment
+    if not several:
+        assert environment.builder.registered.max_episode_steps == 7
+        assert module in sys.modules
+
+
+def test_a_module_is_looked_for_where_the_run_began_and_where_the_command_does(
+    project, tmp_path, monkeypatch
+):
+    pytest.importorskip("gymnasium")
+    monkeypatch.setattr(sys, "path", sys.path[1:])
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "a_module_before.py").write_text(REGISTERED)
+    (tmp_path / "a_module_here.py").write_text(REGISTERED)
+    for name in ("a_module_before", "a_module_here"):
+        environment = PythonEnvironment(GymBuilder("gym", f"{name}:Mine-v0"))
+        run = make_run(
+            tmp_path / name.upper(), environment, working_folder=str(tmp_path / "before")
+        )
+        made = environment_of(run, trust=True)
+        assert made.builder.registered.max_episode_steps == 7
+        del sys.modules["gymnasium"].registry["Mine-v0"]
+
+
+@pytest.mark.parametrize("module", ["gymnasium.envs.registration", "gymnasium"])
+def test_a_module_of_an_installed_package_needs_no_trust(tmp_path, module):
+    pytest.importorskip("gymnasium")
+    environment = PythonEnvironment(GymBuilder("gym", f"{module}:CartPole-v1"))
+    assert environment_of(make_run(tmp_path / "run", environment)) == environment
 
 
 BUILDER = """
