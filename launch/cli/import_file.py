@@ -43,6 +43,12 @@ def append_to_path(folder: str) -> None:
         sys.path.append(folder)
 
 
+def append_folder_for(env: str) -> None:
+    """Lets the module of an environment, gym:my_module:MyEnv-v0, be in the current folder."""
+    if env.count(":") > 1:
+        append_to_path(str(absolute(".")))
+
+
 def _is_free(name: str, path: Path) -> bool:
     """Returns whether no module but the file itself has this name."""
     imported = sys.modules.get(name)

@@ -16,7 +16,7 @@ from distrl.config import ActorsConfig
 from distrl.errors import ConfigError
 from distrl.experiment import Experiment, LearnedPolicy
 from distrl.launch.cli import config_flags
-from distrl.launch.cli.import_file import append_to_path, import_file, made
+from distrl.launch.cli.import_file import append_folder_for, import_file, made
 from distrl.launch.cli.train_flags import BUDGETS
 from distrl.launch.paths import file_and_name
 from distrl.runtime.working_folder import absolute
@@ -115,8 +115,7 @@ def _preset(values: flags.FlagValues) -> Experiment:
     from distrl import presets
 
     env = DEFAULT_ENV if values.env is None else values.env
-    if env.count(":") > 1:  # gym:my_module:MyEnv-v0
-        append_to_path(str(absolute(".")))
+    append_folder_for(env)
     return presets.experiment(env, values.agent, values.seed or 0)
 
 

@@ -18,6 +18,7 @@ from distrl.envs.pool import Environment
 from distrl.envs.whole_games import whole_games
 from distrl.errors import ConfigError, UntrustedError
 from distrl.inferencer import InferenceSource
+from distrl.launch.cli.import_file import append_folder_for
 from distrl.launch.runs.arguments import Parser
 from distrl.launch.runs.environment import environment_of, experiment_of, with_settings
 from distrl.launch.runs.playing import Game, OneAgent, SeveralAgentsGame, Sources
@@ -103,6 +104,7 @@ class Player:
             run = tasks[values.task]
         self.run = run
         if values.env is not None:
+            append_folder_for(values.env)
             self.environment: Environment = envs.make(values.env)
         else:
             self.environment = whole_games(

@@ -210,6 +210,20 @@ def test_a_module_is_looked_for_where_the_run_began_and_where_the_command_does(
         del sys.modules["gymnasium"].registry["Mine-v0"]
 
 
+def test_the_module_of_an_environment_that_the_command_names_may_be_in_the_current_folder(
+    project, tmp_path, monkeypatch
+):
+    pytest.importorskip("gymnasium")
+    monkeypatch.setattr(sys, "path", sys.path[1:])
+    monkeypatch.setattr(player, "set_environment", lambda variables: None)
+    (tmp_path / "a_module.py").write_text(REGISTERED)
+    make_run(project, PythonEnvironment(CountingEnvironment))
+    values = player.player_arguments("play").parse_args(
+        [str(project), "--env=gym:a_module:Mine-v0"]
+    )
+    assert player.Player("play", values).environment.wrappers.max_episode_steps == 7
+
+
 @pytest.mark.parametrize("module", ["gymnasium.envs.registration", "gymnasium"])
 def test_a_module_of_an_installed_package_needs_no_trust(tmp_path, module):
     pytest.importorskip("gymnasium")
