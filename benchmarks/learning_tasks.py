@@ -68,6 +68,11 @@ ON_A_GPU = (
 # The paper's rate, in the place of the preset's.
 SLOW_CRITICS = ("--config.agent.components.critics.learning_rate=3e-4",)
 IN_BFLOAT16 = ("--config.agent.network.cnn_dtype=bfloat16",)
+THREE_STEPS = (
+    "--config.agent.n_step=3", "--config.replay.unroll_length=3",
+    "--config.replay.max_size=33000", "--config.replay.min_size_to_sample=7000",
+    "--config.agent.epsilon.steps=150000",
+)  # fmt: skip
 TASKS = (
     *(Task("CartPole-v1", agent, 500_000) for agent in ("ppo", "a2c", "impala", "dqn")),
     *(Task("Acrobot-v1", agent, 500_000) for agent in ("ppo", "a2c", "impala", "dqn")),
@@ -116,7 +121,20 @@ TASKS = (
     Task("Pong-v5", "impala", 10_000_000, 1, ("--config.agent.network.torso=shallow_cnn",),
          "shallow CNN", goal=18),
     Task("Breakout-v5", "ppo", 2_500_000, 1, IN_BFLOAT16, "bfloat16"),
-    Task("Pong-v5", "dqn", 2_000_000, 1, IN_BFLOAT16, "bfloat16"),
+    Task("Pong-v5", "dqn", 2_000_000, 1, IN_BFLOAT16, "bfloat16", goal=18),
+    *(Task("Pong-v5", "dqn", 2_000_000, 1, (
+        *IN_BFLOAT16, *THREE_STEPS, "--config.learner.num_gpus=1",
+        "--config.checkpoint.replay=False", "--config.inference.sync_interval=100",
+        *map("--config.{}".format, settings),
+    ), variant, "heavy_env", goal=18) for variant, settings in (
+        ("3-step gpu", (
+            "actors.num_actors=5", "agent.target_period=500", "agent.learning_rate=2e-4",
+        )),
+        ("3-step gpu 64", (
+            "actors.num_actors=8", "learner.batch_size=64", "agent.target_period=250",
+            "agent.learning_rate=3e-4",
+        )),
+    )),
     *(Task(env, agent, steps, 3, topology=topology)
       for topology in ("heavy_env", "light_env")
       for env, agent, steps in (
