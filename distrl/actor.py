@@ -73,6 +73,10 @@ class ActorLoop(abc.ABC):
         """
 
     @abc.abstractmethod
+    def release(self) -> bool:
+        """See `ReplayWriter.release`."""
+
+    @abc.abstractmethod
     def flush(self) -> None:
         """Waits until every unroll that was completed is in its table."""
 
@@ -193,6 +197,11 @@ class Actor(ActorLoop):
     def unreported(self) -> tuple[int, int]:
         """See `ActorLoop`."""
         return self._statistics.unreported
+
+    def release(self) -> bool:
+        """See `ActorLoop`."""
+        with in_state(REPLAY_WRITE):
+            return self._part.release()
 
     def flush(self) -> None:
         """See `ActorLoop`."""

@@ -84,6 +84,10 @@ class PolicyStreams:
         if self._replay is not None:
             self._replay.add(streams, timestep, inference, self._life)
 
+    def release(self) -> bool:
+        """See `ReplayWriter.release`."""
+        return self._replay is not None and self._replay.release()
+
     def flush(self) -> None:
         """See `ReplayWriter.flush`."""
         if self._replay is not None:

@@ -221,12 +221,21 @@ class SingleProcess:
         return ready
 
     def _finish(self) -> list[TaskParts]:
-        """Stores the last step, once, if there was one; returns the tasks that have a batch now."""
-        if self._is_finished or not self.actor.acted:
+        """Stores what is left of the acting until a task has a batch; returns those that have one.
+
+        That is the last step, once, and then the steps that wait for late rewards.
+        """
+        if not self.actor.acted:
             return []
-        self._is_finished = True
-        self.actor.finish()
-        return [part for part in self._in_turn if part.may_learn(acted=False)]
+        ready: list[TaskParts] = []
+        while not ready:
+            if not self._is_finished:
+                self._is_finished = True
+                self.actor.finish()
+            elif not self.actor.release():
+                break
+            ready = [part for part in self._in_turn if part.may_learn(acted=False)]
+        return ready
 
     @contextlib.contextmanager
     def _acting(self) -> Iterator[None]:

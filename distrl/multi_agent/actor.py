@@ -111,6 +111,11 @@ class MultiAgentActor(ActorLoop):
             for name, part in self._policies.items()
         }
 
+    def release(self) -> bool:
+        """See `ActorLoop`."""
+        with in_state(REPLAY_WRITE):
+            return any(part.release() for part in self._policies.values())
+
     def flush(self) -> None:
         """See `ActorLoop`."""
         with in_state(REPLAY_WRITE):

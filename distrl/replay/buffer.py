@@ -59,6 +59,16 @@ class ReplayWriter(abc.ABC):
           DeadlineExceeded: the table had no room in time.
         """
 
+    def release(self) -> bool:
+        """Takes one step of some streams that was held back, though nothing is left to wait for.
+
+        As `add`, it completes one unroll of a stream at most; `flush` does it for all such steps.
+
+        Returns:
+          Whether there was one.
+        """
+        return False
+
     @abc.abstractmethod
     def flush(self) -> None:
         """Waits until every unroll that was completed is in the table.

@@ -108,19 +108,23 @@ class LateRewards(ReplayWriter):
         elif ready.any():
             self._forward(stream_ids[ready], slots[ready], life)
 
-    def flush(self) -> None:
-        """Forwards the held steps of ended episodes, whose rewards are final; then flushes."""
+    def release(self) -> bool:
+        """Forwards a held step of each stream that holds an episode's end: its reward is final."""
         count = len(self._index)
         slots, held = np.arange(count), self._held[:count]
         steps = self._parts[:, None]
         rows = (self._next[:count] - held + steps) % self._size  # the oldest first
         last = (self._columns[_STEP_TYPE][rows, slots] == StepType.LAST) & (steps < held)
-        final = np.max(np.where(last, steps + 1, 0), axis=0, initial=0)
-        for step in range(final.max(initial=0)):
-            for life in np.unique(self._lives[:count]):
-                some = np.flatnonzero((final > step) & (self._lives[:count] == life))
-                if len(some):
-                    self._forward(self._index.ids[some], some, int(life))
+        final = last.any(axis=0)
+        for life in np.unique(self._lives[:count][final]):
+            some = np.flatnonzero(final & (self._lives[:count] == life))
+            self._forward(self._index.ids[some], some, int(life))
+        return bool(final.any())
+
+    def flush(self) -> None:
+        """Forwards the held steps of ended episodes, whose rewards are final; then flushes."""
+        while self.release():
+            pass
         self._replay.flush()
 
     def _forward(

@@ -40,7 +40,13 @@ class Tee(ReplayWriter):
             extras = inference.extras if with_extras else ()
             writer.add(stream_ids, timestep, inference._replace(extras=extras, state=None), life)
 
+    def release(self) -> bool:
+        return any(writer.release() for writer in self._writers())
+
     def flush(self) -> None:
-        for writer in (self._writer, *(writer for writer, _ in self._others)):
-            if writer is not None:
-                writer.flush()
+        for writer in self._writers():
+            writer.flush()
+
+    def _writers(self) -> list[ReplayWriter]:
+        first = [] if self._writer is None else [self._writer]
+        return [*first, *(writer for writer, _ in self._others)]

@@ -6,12 +6,14 @@ import threading
 import gymnasium
 import numpy as np
 import pytest
+from dm_env import specs as dm_specs
 from gymnasium import spaces
 
 from distrl.agents.reinforce import ReinforceConfig
 from distrl.config import ActorsConfig, LearnerConfig
 from distrl.envs import PythonEnvironment
 from distrl.envs.multi_agent.environment import MultiAgentEnvironment
+from distrl.envs.simulator import Simulator
 from distrl.experiment import Experiment, LearnedPolicy
 from distrl.goal import Goal
 from distrl.programs.single_process import single_process
@@ -35,6 +37,31 @@ class Fives(gymnasium.Env):
         return np.full(1, self.steps, np.float32), 1.0, self.steps == LENGTH, False, {}
 
 
+class LateFives(Simulator):
+    """`Fives` whose rewards are known two steps later, or at the episode's end."""
+
+    reward_delay = 2
+
+    def reset_simulator(self):
+        self.steps = 0
+
+    def step_simulator(self, env_action):
+        self.steps += 1
+        return self.steps == LENGTH, False
+
+    def get_state(self):
+        return np.full(1, self.steps, np.float32)
+
+    def get_reward(self, step):
+        return 1.0
+
+    def observation_spec(self):
+        return dm_specs.Array((1,), np.float32)
+
+    def action_spec(self):
+        return dm_specs.DiscreteArray(2)
+
+
 def train(made, run_dir):
     ended = single_process(made, stop=threading.Event(), run_dir=run_dir, printer=lambda line: None)
     assert ended is not None and ended[1], ended
@@ -48,10 +75,11 @@ def train(made, run_dir):
     return last
 
 
+@pytest.mark.parametrize("environment", [Fives, LateFives])
 @pytest.mark.parametrize(("episodes", "batch_size", "updates"), [(6, 3, 2), (2, 2, 1)])
-def test_the_last_episodes_are_whole(tmp_path, episodes, batch_size, updates):
+def test_the_last_episodes_are_whole(tmp_path, environment, episodes, batch_size, updates):
     made = Experiment(
-        PythonEnvironment(Fives),
+        PythonEnvironment(environment),
         ReinforceConfig(),
         replay=ReplayConfig(unroll_length=LENGTH, whole_episodes=True),
         learner=LearnerConfig(batch_size=batch_size),
