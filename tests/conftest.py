@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,11 +29,19 @@ def pytest_sessionfinish() -> None:
             thread.join(_COMPILATION_S)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--share`."""
+    parser.addoption("--share", help="K/N: only share K of N of the tests, K from 0 on")
+
+
 MARKED = {
     name: Path(__file__).with_name(f"{name}.txt").read_text().splitlines()
     for name in ("full", "slow")
 }
-"""Tests for which others stand in quicker sets, a line each, by mark; see docs/testing.md."""
+"""Tests for which others stand in quicker sets, a line each, by mark; see docs/testing.md.
+
+A line without the parameters of a test is for all of them.
+"""
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
@@ -50,17 +59,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"full.txt and slow.txt both list: {both}")
     marks = {test: getattr(pytest.mark, name) for name, tests in MARKED.items() for test in tests}
     for item in items:
-        if item.nodeid in marks:
-            item.add_marker(marks[item.nodeid])
+        for name in {item.nodeid, _of_all_parameters(item.nodeid)} & marks.keys():
+            item.add_marker(marks[name])
         if item.nodeid.startswith("tests/cluster/"):
             item.add_marker(pytest.mark.full)
     if not any("::" in argument for argument in config.args):
-        collected = {item.nodeid for item in items}
+        collected = {n for item in items for n in (item.nodeid, _of_all_parameters(item.nodeid))}
         files = {name.partition("::")[0] for name in collected}
         unknown = [n for n in sorted(set(marks) - collected) if n.partition("::")[0] in files]
         if unknown:
             raise pytest.UsageError(f"full.txt or slow.txt list what does not exist: {unknown}")
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))  # stable
+    if share := config.getoption("--share"):
+        index, count = map(int, share.split("/"))
+        others = [item for item in items if zlib.crc32(item.nodeid.encode()) % count != index]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
+
+
+def _of_all_parameters(nodeid: str) -> str:
+    return nodeid.partition("[")[0]
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ IMPORT = re.compile(r"from (distrl[\w.]*) import ([\w, ]+)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 SETTING = re.compile(r"--config\.([a-z_.]+[a-z_])")
 FLAG = re.compile(r"(?<![\w-])--([a-z_]+)(?=[=\s`),])")
-OTHER_FLAGS = {  # of the benchmarks, of `distrl` before a command, and of other programs
+OTHER_FLAGS = {  # of the benchmarks, tests, `distrl` before a command, and other programs
     *("megabytes", "readers", "steps", "versions"),  # publication.py, long_run.py
     "cases", "clock", "long", "machines", "minutes", "only", "out", "parts",
     "report", "rounds", "scale", "seconds", "seeds",
@@ -39,7 +39,7 @@ OTHER_FLAGS = {  # of the benchmarks, of `distrl` before a command, and of other
     "num_producers", "which", "episodes", "trust", "x", "y",
     "code", "envs", "fps", "kinds", "max_steps", "peer", "sample", "task", "video", "watch",
     "array", "exclude", "exclusive", "force", "gpus", "ipc", "nodelist", "nodes", "python", "time",
-    "target", "timeout", "xla_force_host_platform_device_count",
+    "share", "target", "timeout", "xla_force_host_platform_device_count",
 }  # fmt: skip
 MOVED = "### Moved"  # a section of the changelog that names what is gone
 
