@@ -72,9 +72,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))  # stable
     if share := config.getoption("--share"):
         index, count = map(int, share.split("/"))
-        others = [item for item in items if zlib.crc32(item.nodeid.encode()) % count != index]
+        parts: list[list[pytest.Item]] = [[], []]
+        for item in items:
+            parts[zlib.crc32(item.nodeid.encode()) % count == index].append(item)
+        others, items[:] = parts
         config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in set(others)]
 
 
 def _of_all_parameters(nodeid: str) -> str:

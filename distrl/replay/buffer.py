@@ -60,12 +60,12 @@ class ReplayWriter(abc.ABC):
         """
 
     def release(self) -> bool:
-        """Takes one step of some streams that was held back, though nothing is left to wait for.
+        """Takes one more step of each stream that holds steps back though nothing can change them.
 
-        As `add`, it completes one unroll of a stream at most; `flush` does it for all such steps.
+        It completes at most one unroll of a stream, as `add` does; `flush` takes all such steps.
 
         Returns:
-          Whether there was one.
+          Whether a stream had one.
         """
         return False
 
