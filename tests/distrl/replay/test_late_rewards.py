@@ -12,6 +12,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.replay.late_rewards import LateRewards, with_final_rewards
 from distrl.replay.local.buffer import LocalReplayBuffer
 from distrl.replay.local.table import LocalTable
+from distrl.replay.tee import Tee
 from distrl.types import Inference, StepType, TimeStep
 
 LENGTH = 3  # unroll length
@@ -177,6 +178,21 @@ def test_vector_rewards_and_no_state(kind):
     replay, expected, final = run(kind, 2, size=(3,), stateful=False)
     replay.flush()
     assert_equal(unrolls(replay), expected, final)
+
+
+@pytest.mark.parametrize("kind", ["lockstep", "asynchronous"])
+def test_release_makes_at_most_one_unroll_of_a_stream_at_a_time(kind):
+    """Also behind a `Tee`."""
+    replay, expected, final = run(kind, 5)
+    actual = unrolls(replay)
+    tee, more = Tee(None, [(replay, True)]), True
+    while more:
+        more = tee.release()
+        made = unrolls(replay)
+        assert all(len(every) == 1 for every in made.values())
+        for key, every in made.items():
+            actual.setdefault(key, []).extend(every)
+    assert_equal(actual, expected, final)
 
 
 def test_adding_goes_on_after_a_flush():
