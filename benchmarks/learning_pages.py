@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from learning import ROOT, Note
 from learning_stats import band, interval, iqm, on_grid
-from learning_tasks import NOT_CHECKED, REMARKS, TASKS, published
+from learning_tasks import REMARKS, TASKS
+from published_figures import NOT_CHECKED, published
 
 from distrl import presets
 
