@@ -8,6 +8,8 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
+from distrl.agents.modules.convolution import Conv2D
+
 MakeLayer = Callable[..., Callable[[jax.Array], jax.Array]]  # hk.Linear, or like it
 CNN = Callable[[jax.Array], jax.Array]
 
@@ -91,7 +93,7 @@ def _plain_cnn(name: str, linear: MakeLayer, with_last: bool) -> CNN:
         if name == "small_cnn":
             layers += [_SmallConv2D(*convolution, w_init, name="conv2_d"), _relu]
         else:
-            layers += [hk.Conv2D(*convolution, padding="VALID", w_init=w_init), _relu]
+            layers += [Conv2D(*convolution, padding="VALID", w_init=w_init), _relu]
     layers.append(hk.Flatten())
     if with_last:
         layers += [linear(features, w_init=w_init), _relu]
@@ -147,10 +149,10 @@ class _ImpalaResNet(hk.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for channels in (16, 32, 32):
-            x = hk.Conv2D(channels, 3)(x)
+            x = Conv2D(channels, 3)(x)
             x = hk.max_pool(x, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
             for _ in range(2):
-                y = hk.Conv2D(channels, 3)(_relu(x))
-                x = x + hk.Conv2D(channels, 3)(_relu(y))
+                y = Conv2D(channels, 3)(_relu(x))
+                x = x + Conv2D(channels, 3)(_relu(y))
         x = hk.Flatten()(_relu(x))
         return _relu(self._linear(_RESNET_FEATURES)(x)) if self._with_last else x
