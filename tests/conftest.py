@@ -71,12 +71,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"full.txt or slow.txt list what does not exist: {unknown}")
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))  # stable
     if share := config.getoption("--share"):
-        index, count = map(int, share.split("/"))
+        index, count = _share(share)
         parts: list[list[pytest.Item]] = [[], []]
         for item in items:
             parts[zlib.crc32(item.nodeid.encode()) % count == index].append(item)
         others, items[:] = parts
         config.hook.pytest_deselected(items=others)
+
+
+def _share(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise pytest.UsageError(f"--share={text}: it is K/N, with K from 0 to N - 1, such as 0/3")
+    return int(index), int(count)
 
 
 def _of_all_parameters(nodeid: str) -> str:
