@@ -177,8 +177,10 @@ REMARKS = {
     "ddpg": _PENDULUM,
     "impala": "For continuous actions an update has 320 transitions because of these runs: with "
     "1,280 HalfCheetah-v4, seed 0, ended at 809. The greedy policies of HalfCheetah-v4, seed 3, "
-    "and Hopper-v4, seed 4, are worse than their training returns. Pong-v5's run ended where the "
-    "mean return was 18. " + _EPSILON,
+    "and Hopper-v4, seed 4, are worse than their training returns. Pong-v5's runs ended where the "
+    "mean return was 18. Those in bfloat16 had one core each of a CPU with AMX; the first two "
+    "began with gradients of the CNN that took longer (1,100 steps/s in the place of 1,270), and "
+    "were interrupted and resumed. " + _EPSILON,
     "ppo": "HalfCheetah-v4 and Walker2d-v4 are above CleanRL's figures. Hopper-v4 is below them "
     "for some seeds; why was not found. MiniGrid-DoorKey-5x5-v0 was solved and lost again with a "
     "constant learning rate: seed 2 was at 0.01 after 100,000 steps. Pong-v5's runs ended where "
