@@ -139,6 +139,24 @@ class _SmallConv2D(hk.Module):
         return jnp.concatenate(near, axis=-1) @ w.reshape(-1, channels) + b
 
 
+def _max_pool(x: jax.Array) -> jax.Array:
+    """Returns `hk.max_pool` of 3 by 3 pixels with a stride of 2 and padding "SAME".
+
+    XLA computes that pixel by pixel on CPUs, and its gradient, too. Where several pixels are the
+    largest, they share the gradient here.
+    """
+    for axis in (1, 2):
+        size = x.shape[axis]
+        last = (size - 1) // 2 * 2  # where the last window begins, in the padded rows
+        pad = max(last + 3 - size, 0)
+        pads = [(0, 0)] * 4
+        pads[axis] = (pad // 2, pad - pad // 2)
+        x = jnp.pad(x, pads, constant_values=-jnp.inf)
+        pixels = [jax.lax.slice_in_dim(x, at, at + last + 1, 2, axis) for at in range(3)]
+        x = functools.reduce(jnp.maximum, pixels)
+    return x
+
+
 class _ImpalaResNet(hk.Module):
     """The deep network of IMPALA without its LSTM, https://arxiv.org/abs/1802.01561 (figure 3)."""
 
@@ -150,7 +168,7 @@ class _ImpalaResNet(hk.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         for channels in (16, 32, 32):
             x = Conv2D(channels, 3)(x)
-            x = hk.max_pool(x, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+            x = _max_pool(x)
             for _ in range(2):
                 y = Conv2D(channels, 3)(_relu(x))
                 x = x + Conv2D(channels, 3)(_relu(y))
