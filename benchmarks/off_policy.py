@@ -4,6 +4,10 @@ All alternate in one run, so that a noisy machine affects them alike. The loop o
 `hand_off_policy.py` and `single_process` are each pinned to one core; `single_process` on all cores
 and `heavy_env` follow. The hand-written loop is there for SAC and TD3.
 
+The update's share is that of the time of the process that makes the updates. `single_process` can
+be made faster by no more than 1 / share by having others act and step, unless updates themselves
+become faster.
+
   python benchmarks/off_policy.py --agent=sac --env=Pendulum-v1 --rounds=5 --seconds=8
 """
 
@@ -26,6 +30,7 @@ RUNS = {
 }
 """Name to topology, and whether it is pinned to core 0."""
 _WARM_UP = 3.0  # seconds to skip after the first row of metrics
+_SHARE = "time_compute"
 
 
 def hand_loop(agent: str, env: str, seconds: float) -> float:
@@ -38,8 +43,10 @@ def hand_loop(agent: str, env: str, seconds: float) -> float:
     return float(out.stdout.split()[-1])
 
 
-def trained(agent: str, env: str, topology: str, pinned: bool, seconds: float) -> float:
-    """Returns the updates per second of `distrl train`, from its own metrics."""
+def trained(
+    agent: str, env: str, topology: str, pinned: bool, seconds: float
+) -> tuple[float, float]:
+    """Returns `distrl train`'s updates per second and their share of the time, from its metrics."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [
@@ -62,10 +69,13 @@ def trained(agent: str, env: str, topology: str, pinned: bool, seconds: float) -
             cwd=HERE.parent,
         )
         with open(run_dir / "metrics.csv") as file:
-            rows = [(float(r["seconds"]), int(r["learner_steps"])) for r in csv.DictReader(file)]
+            rows = [
+                (float(row["seconds"]), int(row["learner_steps"]), float(row[_SHARE] or 0))
+                for row in csv.DictReader(file)
+            ]
     rows = [row for row in rows if row[0] >= rows[0][0] + _WARM_UP - 1.0]
-    (t0, n0), (t1, n1) = rows[0], rows[-1]
-    return (n1 - n0) / (t1 - t0)
+    (t0, n0, _), (t1, n1, _) = rows[0], rows[-1]
+    return (n1 - n0) / (t1 - t0), statistics.mean(share for _, _, share in rows[1:])
 
 
 def main() -> None:
@@ -79,20 +89,27 @@ def main() -> None:
     has_hand_loop = args.agent in ("sac", "td3")
     names = [HAND, *RUNS] if has_hand_loop else list(RUNS)
     figures: dict[str, list[float]] = {name: [] for name in names}
+    shares: dict[str, list[float]] = {name: [] for name in names}
     for index in range(args.rounds):
         if has_hand_loop:
             figures[HAND].append(hand_loop(args.agent, args.env, args.seconds))
         for name, (topology, pinned) in RUNS.items():
-            figures[name].append(trained(args.agent, args.env, topology, pinned, args.seconds))
+            rate, share = trained(args.agent, args.env, topology, pinned, args.seconds)
+            figures[name].append(rate)
+            shares[name].append(share)
         latest = {name: round(runs[-1], 1) for name, runs in figures.items()}
         print(index, json.dumps(latest), flush=True)
-    print("| | updates/s, median | all rounds | ratio to the first row, median of rounds |")
-    print("|---|---|---|---|")
+    print(
+        "| | updates/s, median | all rounds | ratio to the first row, median of rounds | the "
+        "update's share |"
+    )
+    print("|---|---|---|---|---|")
     for name, runs in figures.items():
         ratios = [a / b for a, b in zip(runs, figures[names[0]], strict=True)]
         each = " ".join(f"{run:.0f}" for run in runs)
         median, ratio = statistics.median(runs), statistics.median(ratios)
-        print(f"| {name} | {median:.1f} | {each} | {ratio:.2f} |")
+        share = f"{statistics.median(shares[name]):.2f}" if shares[name] else ""
+        print(f"| {name} | {median:.1f} | {each} | {ratio:.2f} | {share} |")
 
 
 if __name__ == "__main__":
