@@ -46,7 +46,9 @@ class Started(Exception):
 
 
 def stop_where_programs_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes each command raise `Started` in the place of its work."""
+    """Makes each command raise `Started` in the place of its work, on a machine with two GPUs."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
 
     def start(*_: Any, **__: Any) -> NoReturn:
         raise Started
