@@ -8,7 +8,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.modules.convolution import Conv2D
+from distrl.agents.modules.convolution import Conv2D, SmallConv2D, max_pool
 
 MakeLayer = Callable[..., Callable[[jax.Array], jax.Array]]  # hk.Linear, or like it
 CNN = Callable[[jax.Array], jax.Array]
@@ -91,70 +91,13 @@ def _plain_cnn(name: str, linear: MakeLayer, with_last: bool) -> CNN:
     w_init = scaled(2**0.5)  # a relu halves the variance (He et al. 2015, arXiv:1502.01852)
     for convolution in convolutions:
         if name == "small_cnn":
-            layers += [_SmallConv2D(*convolution, w_init, name="conv2_d"), _relu]
+            layers += [SmallConv2D(*convolution, w_init=w_init, name="conv2_d"), _relu]
         else:
             layers += [Conv2D(*convolution, padding="VALID", w_init=w_init), _relu]
     layers.append(hk.Flatten())
     if with_last:
         layers += [linear(features, w_init=w_init), _relu]
     return hk.Sequential(layers, name="torso")
-
-
-class _SmallConv2D(hk.Module):
-    """`hk.Conv2D` with padding "SAME", as one matrix product of each pixel's neighbourhood.
-
-    For images of a few pixels that is as fast, and compiles to loops that stay fast on a CPU, where
-    XLA's gradients of convolutions in a loop take some ten times as long.
-    """
-
-    def __init__(
-        self,
-        channels: int,
-        kernel: int,
-        stride: int,
-        w_init: hk.initializers.Initializer,
-        name: str,
-    ):
-        super().__init__(name=name)
-        self._channels, self._kernel, self._stride = channels, kernel, stride
-        self._w_init = w_init
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        kernel, stride, channels = self._kernel, self._stride, self._channels
-        sizes = [-(-side // stride) for side in x.shape[1:3]]
-        pads = [
-            max((size - 1) * stride + kernel - side, 0)
-            for size, side in zip(sizes, x.shape[1:3], strict=True)
-        ]
-        x = jnp.pad(x, ((0, 0), *((pad // 2, pad - pad // 2) for pad in pads), (0, 0)))
-        height, width = ((size - 1) * stride + 1 for size in sizes)
-        near = [
-            x[:, row : row + height : stride, column : column + width : stride]
-            for row in range(kernel)
-            for column in range(kernel)
-        ]
-        shape = (kernel, kernel, x.shape[-1], channels)
-        w = hk.get_parameter("w", shape, x.dtype, self._w_init)
-        b = hk.get_parameter("b", (channels,), x.dtype, jnp.zeros)
-        return jnp.concatenate(near, axis=-1) @ w.reshape(-1, channels) + b
-
-
-def _max_pool(x: jax.Array) -> jax.Array:
-    """Returns `hk.max_pool` of 3 by 3 pixels with a stride of 2 and padding "SAME".
-
-    XLA computes that pixel by pixel on CPUs, and its gradient, too. Where several pixels are the
-    largest, they share the gradient here.
-    """
-    for axis in (1, 2):
-        size = x.shape[axis]
-        last = (size - 1) // 2 * 2  # where the last window begins, in the padded rows
-        pad = max(last + 3 - size, 0)
-        pads = [(0, 0)] * 4
-        pads[axis] = (pad // 2, pad - pad // 2)
-        x = jnp.pad(x, pads, constant_values=-jnp.inf)
-        pixels = [jax.lax.slice_in_dim(x, at, at + last + 1, 2, axis) for at in range(3)]
-        x = functools.reduce(jnp.maximum, pixels)
-    return x
 
 
 class _ImpalaResNet(hk.Module):
@@ -168,7 +111,7 @@ class _ImpalaResNet(hk.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         for channels in (16, 32, 32):
             x = Conv2D(channels, 3)(x)
-            x = _max_pool(x)
+            x = max_pool(x)
             for _ in range(2):
                 y = Conv2D(channels, 3)(_relu(x))
                 x = x + Conv2D(channels, 3)(_relu(y))

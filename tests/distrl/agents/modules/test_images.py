@@ -8,7 +8,7 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents.dqn import DQNConfig
-from distrl.agents.modules.cnns import _SmallConv2D
+from distrl.agents.modules.convolution import SmallConv2D
 from distrl.agents.modules.images import channel_axis, to_nhwc
 from distrl.agents.networks import NetworkConfig, make_network
 from distrl.random_keys import root
@@ -89,7 +89,7 @@ def test_small_images_have_a_cnn_of_their_size():
 def test_small_convolutions_are_haikus(shape, stride):
     def both(x):
         w_init = hk.initializers.RandomNormal()
-        ours = _SmallConv2D(4, 3, stride, w_init, name="ours")(x)
+        ours = SmallConv2D(4, 3, stride, w_init=w_init, name="ours")(x)
         return ours, hk.Conv2D(4, 3, stride, w_init=w_init, name="haikus")(x)
 
     transformed = hk.without_apply_rng(hk.transform(both))
