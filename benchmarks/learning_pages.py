@@ -117,25 +117,19 @@ def plateau_table(runs: Iterable[Note]) -> list[str]:
     return lines
 
 
-def published_table(runs: Iterable[Note], agent: str) -> list[str]:
+def published_table(runs: Sequence[Note], agent: str) -> list[str]:
     """Returns the table of published figures beside ours."""
-    plain = [note for note in runs if not note.variant and note.topology == SINGLE]
-    ours = {key[0]: group for key, group in grouped(plain).items()}
+    ours = _compared(runs)
     tasks = dict.fromkeys([*ours, *(task.name for task in TASKS if task.agent == agent)])
     rows, sources = [], {}
     for task in tasks:
         for figure in published(task, agent):
             sources[figure.source.name] = figure.source
-            group, mine = ours.get(task), ""
-            if group:
-                training = iqm([note.score for note in group])
-                greedy = [note.greedy[0] for note in group if note.greedy is not None]
-                mine = f"{training:,.5g}" + (f", greedy {iqm(greedy):,.5g}" if greedy else "")
-                mine += f" at {group[0].budget:,}"
-            rows.append(
-                f"| {task} | {mine} | {figure.mean:,.5g} ± {figure.std:,.4g} | {figure.steps:,} | "
+            rows += [
+                f"| {name} | {mine} | {figure.mean:,.5g} ± {figure.std:,.4g} | {figure.steps:,} | "
                 f"[{figure.source.name}]({figure.source.address}), {figure.env} |"
-            )
+                for name, mine in ours.get(task, {task: ""}).items()
+            ]
     lines = [f"- {source.name}: {source.what}." for source in sources.values()]
     if rows:
         head = ["| task | ours | published | steps | source |", "|---|---|---|---|---|"]
@@ -143,6 +137,25 @@ def published_table(runs: Iterable[Note], agent: str) -> list[str]:
     if agent in NOT_CHECKED:
         lines += ([""] if lines else []) + [NOT_CHECKED[agent]]
     return lines or ["None were checked."]
+
+
+def _compared(runs: Sequence[Note]) -> dict[str, dict[str, str]]:
+    """Returns by task what is compared with others: the presets' runs, if none its variants'."""
+    groups = grouped(runs)
+    plain = {key[0] for key in groups if not key[2] and key[3] == SINGLE}
+    ours: dict[str, dict[str, str]] = {}
+    for (task, _, variant, topology, budget), group in groups.items():
+        if task in plain and (variant or topology != SINGLE):
+            continue
+        greedy = [note.greedy[0] for note in group if note.greedy is not None]
+        mine = f"{iqm([note.score for note in group]):,.5g}"
+        mine += f", greedy {iqm(greedy):,.5g}" if greedy else ""
+        if group[0].goal is not None:  # ended there
+            budget = round(np.median([note.steps for note in group]))
+        ours.setdefault(task, {})[f"{task}, {variant}" if variant else task] = (
+            f"{mine} at {budget:,}"
+        )
+    return ours
 
 
 def run_table(runs: Iterable[Note]) -> list[str]:

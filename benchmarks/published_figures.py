@@ -51,6 +51,14 @@ AUTHORS_OF_TD3 = Source(
     "rates of 1e-3, batches of 100, and layers of 400 and 300",
 )
 
+BASELINES = Source(
+    "OpenAI Baselines",
+    "https://github.com/openai/baselines-results/blob/c54cdcc9fc34ca388a5a7e37f404808641bdb9cd/"
+    "acktr_ppo_acer_a2c_atari.ipynb",
+    "training episodes after 10 million frames, read off the curves of 3 seeds: the middle, and "
+    "half of their range",
+)
+
 PUBLISHED = tuple(
     Figure(_cleanrl(page), env, agent, mean, std, steps)
     for page, agent, steps, rows in (
@@ -138,7 +146,7 @@ PUBLISHED = tuple(
         ("HalfCheetah-v1", 7697.1, 727.4), ("Hopper-v1", 2410.3, 900.4),
         ("Walker2d-v1", 3335.5, 956.8),
     )
-)  # fmt: skip
+) + (Figure(BASELINES, "BreakoutNoFrameskip-v4", "ppo", 58.0, 9.0, 2_500_000),)  # fmt: skip
 
 NOT_CHECKED = {
     "impala": "The paper's scores (Espeholt et al. 2018, 200M frames of Atari) were not checked.",
