@@ -37,6 +37,7 @@ _FINE = np.array([[1, 1, 1, 0, 1], [1, 0, 0, 0, 0]], np.int32)
 _FAULT = np.array([[1, 0, 1, 1, 0], [1, 1, 1, 1, 0]], np.int32)
 _OF_VERSION, _OF_CODE = np.eye(5, dtype=np.int32)[[_FIRST, _CODE]]
 _NONE = np.int32(np.iinfo(np.int32).max)  # the code if all is finite
+_FEW = 1 << 12  # elements; fewer are read faster than a product of them is begun
 _SMALL = 1 << 16  # elements; smaller leaves, perhaps many, are checked in one operation
 
 
@@ -219,11 +220,23 @@ class UpdateCheck:
 
 def _are_finite(x: jax.Array) -> jax.Array:
     """Returns whether an array is finite, a bool scalar."""
+    if x.ndim < 2 or x.size < _FEW:
+        return _by_reductions(x)
+    return jax.lax.platform_dependent(x, cpu=_by_product, default=_by_reductions)
+
+
+def _by_reductions(x: jax.Array) -> jax.Array:
     finite = jnp.isfinite(x)
     # Axis by axis: XLA's CPU compiler vectorizes all reductions but the last.
     while finite.ndim > 1:
         finite = jnp.all(finite, axis=0)
     return jnp.all(finite)
+
+
+def _by_product(x: jax.Array) -> jax.Array:
+    """By a product with zeros, which is NaN where x is not finite: libraries multiply fast."""
+    zeros = jax.lax.optimization_barrier(jnp.zeros(x.shape[-1], x.dtype))  # else it is left out
+    return jnp.all(jnp.isfinite(x.reshape(-1, x.shape[-1]) @ zeros))
 
 
 def _flat(x: Any) -> jax.Array:

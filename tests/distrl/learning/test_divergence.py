@@ -127,6 +127,18 @@ def test_the_first_step_that_is_not_finite_is_named_with_its_leaf(poison, what):
         learn(learner, 1.0)
 
 
+@pytest.mark.parametrize("shape", [(100, 200), (3, 3, 40, 60), (70_000,), (5, 5)])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_one_element_that_is_not_finite_is_found(shape, dtype):
+    is_finite = jax.jit(divergence._are_finite)
+    for largest in (jnp.finfo(dtype).max, jnp.finfo(dtype).min):
+        x = jnp.full(shape, largest, dtype)
+        assert is_finite(x)
+        for bad in (jnp.nan, jnp.inf, -jnp.inf):
+            for place in (0, 7, -1):
+                assert not is_finite(x.reshape(-1).at[place].set(bad).reshape(shape))
+
+
 class Counting(Summing):
     """Its parameters are no floats, and it logs no loss."""
 
