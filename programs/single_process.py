@@ -24,7 +24,8 @@ from distrl.runtime import start_up
 from distrl.runtime.lives import next_life
 from distrl.runtime.time_account import OTHER, in_state
 
-_REPORT_S = 0.2  # between two reports
+_REPORT_S = 0.2  # between two reports while it only acts
+_LOGS_S = 1.0  # between two reports with the learner's logs
 
 
 def single_process(
@@ -156,7 +157,7 @@ class _Training:
             # the logs, which cost more, are only read in intervals of time.
             logs = learned and time.monotonic() >= self._logs_due
             if logs:
-                self._logs_due = time.monotonic() + _REPORT_S
+                self._logs_due = time.monotonic() + _LOGS_S
             self.report(spent=not learned, logs=logs)
             if self._turns is not None:
                 self._report_evaluation(self._turns.run(stop.is_set))
@@ -181,6 +182,10 @@ class _Training:
         """Reports what was acted and learned. Args: flags: see `TaskRun.report_counts`."""
         self._report_due = time.monotonic() + _REPORT_S
         acted, single = self._parts.actor.take_report(), self._experiment.assignment is None
+        if single and len(self._runs) == 1:  # at once, as it is made after each update
+            for run in self._runs.values():
+                run.report_counts(acted, **flags)
+            return
         with contextlib.ExitStack() as reports:  # all are made, also if one fails
             for name, run in reversed(list(self._runs.items())):
                 acted_for_task = acted if single else acted[self._experiment.actor_of(name)]

@@ -30,6 +30,8 @@ class TaskRun:
         """Args: builder: the task's builder. run_dir: its folder. life: this process's life."""
         self.ending: tuple[str, bool] | None = None
         self._goal = builder.task.goal
+        updates = self._goal.max_learner_steps, self._goal.max_trained_steps
+        self._counts_updates = updates != (None, None)
         self._number, self._acted_elsewhere = first_number(life), (0, 0)
         self._checkpointer: Checkpointer | None = None
         self.monitor: Monitor = builder.make_monitor(self._end, run_dir)
@@ -114,6 +116,8 @@ class TaskRun:
     ) -> None:
         """Passes on what was done.
 
+        An update without new steps that no budget counts is passed on with the next one.
+
         Args:
           acted: the actor's report.
           acting: it acts on, and has learned nothing since the last report.
@@ -125,9 +129,6 @@ class TaskRun:
             self.report(acted, judged=False)
             return
         learner = self._learner
-        counts = learner.counts()
-        if spent:
-            counts[SPENT] = self._goal.acting_budget
         (steps, episodes), before = learner.acted_elsewhere, self._acted_elsewhere
         elsewhere: Report = {  # without the records of these episodes
             "env_steps": steps - before[0],
@@ -136,6 +137,11 @@ class TaskRun:
         }
         self._acted_elsewhere = steps, episodes
         news = [report for report in (acted, elsewhere) if any(report.values())]
+        if not (news or spent or logs or failed or self._counts_updates):
+            return
+        counts = learner.counts()
+        if spent:
+            counts[SPENT] = self._goal.acting_budget
         self.report(*news, counts, failed=failed)
         if logs:  # last, as reading them may fail
             self.report(self._learner_report(), judged=False)

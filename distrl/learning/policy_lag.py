@@ -15,7 +15,7 @@ class PolicyLags:
     """Collects the lags of consumed steps, and reports how many there were of each."""
 
     def __init__(self) -> None:
-        self._lags: list[npt.NDArray[Any]] = []
+        self._consumed: list[tuple[int, npt.NDArray[Any], npt.NDArray[np.bool_]]] = []
 
     def add(self, version: int, trajectory: Trajectory, real: npt.NDArray[np.bool_]) -> None:
         """Adds the steps that an update consumes.
@@ -25,14 +25,16 @@ class PolicyLags:
           trajectory: the batch `[T + 1, B]`; its last step is only bootstrapped from.
           real: bool `[T, B]`, which rows are steps: not those from an episode's end on.
         """
-        # Negative if the version was lost with an earlier life of the learner.
-        self._lags.append(np.maximum(lags(version, trajectory.version[:-1])[real], 0))
+        # Copied, as the batch's memory may be used again; counted later, all together.
+        self._consumed.append((version, trajectory.version[:-1].copy(), real))
 
     def take(self) -> Report:
         """Returns the counts since the last call, for the monitor to add up; {} if none."""
-        consumed, self._lags = [lag for lag in self._lags if lag.size], []
-        if not consumed:
+        consumed, self._consumed = self._consumed, []
+        # Negative if the version was lost with an earlier life of the learner.
+        lagging = [np.maximum(lags(version, made)[real], 0) for version, made, real in consumed]
+        if not any(lag.size for lag in lagging):
             return {}
         counts = LagCounts()
-        counts.add(np.concatenate(consumed))
+        counts.add(np.concatenate(lagging))
         return {REPORTED: counts.plain()}

@@ -18,6 +18,7 @@ from distrl.errors import CallbackError, Diverged, EnvironmentFault, SaveError
 from distrl.experiment import ActorsConfig, EvaluatorConfig, Experiment, LearnerConfig
 from distrl.goal import Goal
 from distrl.learner import Learner
+from distrl.metrics.monitor import Monitor
 from distrl.programs import single_process as program
 from distrl.programs import single_process_parts as parts
 from distrl.programs.build import Builder
@@ -109,7 +110,7 @@ class Logs(Callback):
 
 def test_a_row_has_the_logs_and_lags_of_its_last_update(tmp_path, monkeypatch):
     """Also when the logs are not due: reading them costs more than counting."""
-    monkeypatch.setattr(program, "_REPORT_S", 1e9)
+    monkeypatch.setattr(program, "_LOGS_S", 1e9)
     logs = Logs()
     made = experiment(CountingEnvironment, goal=Goal(max_learner_steps=80), callbacks=[logs])
     run(made, tmp_path)
@@ -119,6 +120,29 @@ def test_a_row_has_the_logs_and_lags_of_its_last_update(tmp_path, monkeypatch):
     assert len(set(steps)) > 5 and steps[-1] == 80
     assert [int(float(row["checked"])) for row in rows] == [logs.checked[step] for step in steps]
     assert all(row["policy_lag_max"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("goal", "few"),
+    [(Goal(max_env_steps=100), True), (Goal(max_env_steps=100, max_learner_steps=999), False)],
+)
+def test_updates_between_steps_are_reported_with_the_next_one(tmp_path, monkeypatch, goal, few):
+    """Eight updates for each step, unless a budget counts them."""
+    monkeypatch.setattr(program, "_LOGS_S", 1e9)
+    numbers = []
+    report = Monitor.report
+    monkeypatch.setattr(
+        Monitor, "report", lambda self, *args: numbers.append(args[1]) or report(self, *args)
+    )
+    replay = ReplayConfig(
+        table="uniform", unroll_length=1, samples_per_insert=8.0, min_size_to_sample=4
+    )
+    reason, _ = run(experiment(CountingEnvironment, goal=goal, replay=replay), tmp_path)
+    assert reason == "100 environment steps"
+    with open(tmp_path / "metrics.csv") as file:
+        updates = int(list(csv.DictReader(file))[-1]["learner_steps"])
+    assert updates == Saved.read(tmp_path).learner_steps > 150
+    assert (len(numbers) < 0.5 * updates) == few
 
 
 def test_a_run_that_cannot_save(tmp_path):
