@@ -14,6 +14,7 @@ from dm_env import specs as dm_specs
 
 from distrl import presets
 from distrl.agents import compiling
+from distrl.agents.networks import NetworkConfig
 from tests.support.selection import full
 
 OLDER = {"xla_cpu_use_thunk_runtime": False}
@@ -158,6 +159,15 @@ def test_what_is_compiled_is_shared_among_processes_of_as_many_threads(tmp_path)
     assert compiled(tmp_path, wide) == compiled(tmp_path, 64, wide) == 0
     assert compiled(tmp_path, wide, cores={min(CORES)}) == 0  # one thread, as the first
     assert compiled(tmp_path, wide, PJRT_NPROC="7") > 0
+
+
+@pytest.mark.parametrize(("wider", "small"), [(0, True), (1, False)])
+def test_an_lstms_gates_are_as_wide_as_four_layers(wider, small):
+    network = NetworkConfig(core="lstm", core_size=compiling._SMALL + wider)
+    experiment = presets.experiment("CartPole-v1", "r2d2", 0)
+    agent = dataclasses.replace(experiment.agent, network=network)
+    made = dataclasses.replace(experiment, agent=agent).make_agent()
+    assert compiling._is_small(made) == (small and not compiling._HAS_BOTH)
 
 
 def test_a_number_of_threads_that_a_user_has_set_stays():
