@@ -74,6 +74,8 @@ def trained(
                 for row in csv.DictReader(file)
             ]
     rows = [row for row in rows if row[0] >= rows[0][0] + _WARM_UP - 1.0]
+    while rows[-1][1] == rows[-2][1]:  # written as it ended
+        rows.pop()
     (t0, n0, _), (t1, n1, _) = rows[0], rows[-1]
     return (n1 - n0) / (t1 - t0), statistics.mean(share for _, _, share in rows[1:])
 
