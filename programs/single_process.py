@@ -153,7 +153,7 @@ class _Training:
             line = start_up.take_line("first update") if learned else None
             if line is not None:
                 self._printer(line)
-            # The counts of every update are judged, so that a run ends at the same one each time;
+            # Each update that may end the run is judged, so that it ends at the same one each time;
             # the logs, which cost more, are only read in intervals of time.
             logs = learned and time.monotonic() >= self._logs_due
             if logs:

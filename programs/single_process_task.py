@@ -31,7 +31,7 @@ class TaskRun:
         self.ending: tuple[str, bool] | None = None
         self._goal = builder.task.goal
         updates = self._goal.max_learner_steps, self._goal.max_trained_steps
-        self._counts_updates = updates != (None, None)
+        self._counts_updates, self._unjudged = updates != (None, None), False
         self._number, self._acted_elsewhere = first_number(life), (0, 0)
         self._checkpointer: Checkpointer | None = None
         self.monitor: Monitor = builder.make_monitor(self._end, run_dir)
@@ -127,6 +127,7 @@ class TaskRun:
         """
         if acting:  # the next update judges it: when that is does not depend on the time
             self.report(acted, judged=False)
+            self._unjudged = True
             return
         learner = self._learner
         (steps, episodes), before = learner.acted_elsewhere, self._acted_elsewhere
@@ -137,8 +138,9 @@ class TaskRun:
         }
         self._acted_elsewhere = steps, episodes
         news = [report for report in (acted, elsewhere) if any(report.values())]
-        if not (news or spent or logs or failed or self._counts_updates):
+        if not (news or spent or logs or failed or self._unjudged or self._counts_updates):
             return
+        self._unjudged = False
         counts = learner.counts()
         if spent:
             counts[SPENT] = self._goal.acting_budget

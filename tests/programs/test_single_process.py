@@ -5,6 +5,7 @@ import dataclasses
 import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ from distrl.programs import single_process as program
 from distrl.programs import single_process_parts as parts
 from distrl.programs.build import Builder
 from distrl.programs.running import update_wait
+from distrl.programs.single_process_task import TaskRun
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 from tests.support.selection import full
@@ -143,6 +145,22 @@ def test_updates_between_steps_are_reported_with_the_next_one(tmp_path, monkeypa
         updates = int(list(csv.DictReader(file))[-1]["learner_steps"])
     assert updates == Saved.read(tmp_path).learner_steps > 150
     assert (len(numbers) < 0.5 * updates) == few
+
+
+def test_what_was_reported_while_acting_is_judged_with_the_next_update():
+    judged = []
+    monitor = SimpleNamespace(report=lambda *args: judged.append(args[-1]), end=None)
+    builder = SimpleNamespace(
+        task=SimpleNamespace(goal=Goal(max_env_steps=9)),
+        make_monitor=lambda *_: monitor,
+        callbacks=SimpleNamespace(),
+    )
+    task_run = TaskRun(builder, None, 0)
+    task_run._learner = SimpleNamespace(version=1, acted_elsewhere=(0, 0), counts=dict)
+    task_run.report_counts({"env_steps": 1, "episodes": []}, acting=True)
+    for _ in range(2):
+        task_run.report_counts({"env_steps": 0, "episodes": []})
+    assert judged == [False, True]
 
 
 def test_a_run_that_cannot_save(tmp_path):
