@@ -40,13 +40,12 @@ class Learner(LearnerLoop):
     """Consumes a replay's batches; holds the parameters, whose version is the number of updates.
 
     Attributes:
-      published: the newest versions of the parameters.
       count_acted: returns the environment steps that the actors of this process have taken, and
         the episodes that have ended, which a learner's processes exchange; 0 unless replaced.
       acted_elsewhere: both counts of the other processes, as of the last update.
       on_update: called after each update with the version, the transitions trained on, the logs and
         the parameters, on one device; None: nothing is called.
-      waited, drops_when_done: see `LearnerLoop`.
+      published, waited, drops_when_done: see `LearnerLoop`.
       ahead: the update's compilation, until the first one.
       while_computing: a context that is entered for each update's computation.
     """

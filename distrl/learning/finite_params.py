@@ -5,7 +5,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
+
 from distrl.learning.divergence import UpdateCheck
+from distrl.runtime.time_account import COMPUTE, in_state
 from distrl.types import Params
 
 
@@ -22,6 +25,9 @@ class FiniteParams:
 
     Attributes:
       on_change: called when there are new ones, by the thread that adds them.
+      is_late: whether `append` holds back what it is given until its next call, or `add_held`. Then
+        the learner's thread goes on while an update is computed, as `on_change` may wait for it.
+        JAX must dispatch asynchronously. False unless set.
     """
 
     def __init__(self, check: UpdateCheck, keep: int):
@@ -33,6 +39,8 @@ class FiniteParams:
         self._changed = threading.Condition()
         self._recent: collections.deque[_Made] = collections.deque(maxlen=keep)
         self.on_change: Callable[[], None] = lambda: None
+        self.is_late = False
+        self._held: _Made | None = None
         self._newest: _Made
         self._finite: _Made  # the newest ones that are known to be finite
 
@@ -43,6 +51,7 @@ class FiniteParams:
 
     def restart(self, version: int, params: Params, record: Any) -> None:
         """Replaces all by parameters that are finite."""
+        self._held = None
         with self._changed:
             self._recent.clear()
             self._newest = self._finite = _Made(version, params, record)
@@ -50,10 +59,31 @@ class FiniteParams:
         self.on_change()
 
     def append(self, version: int, params: Params, record: Any) -> None:
-        """Adds what an update has made."""
+        """Adds what an update has made, or makes; see `is_late`."""
+        made = _Made(version, params, record)
+        if self.is_late:
+            self.add_held()
+            self._held = made
+        else:
+            self._add(made)
+
+    @property
+    def holds(self) -> bool:
+        """Whether something is held back; see `is_late`."""
+        return self._held is not None
+
+    def add_held(self) -> None:
+        """Adds what is held back, if anything is; waits for the update that makes it."""
+        if self._held is not None:
+            with in_state(COMPUTE):
+                jax.block_until_ready(self._held.record)
+            held, self._held = self._held, None
+            self._add(held)
+
+    def _add(self, made: _Made) -> None:
         with self._changed:
-            self._newest = _Made(version, params, record)
-            self._recent.append(self._newest)
+            self._newest = made
+            self._recent.append(made)
             self._changed.notify_all()
         self.on_change()
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from distrl.errors import DeadlineExceeded, Stopped
+from distrl.learning.finite_params import FiniteParams
 from distrl.metrics.reports import Report
 from distrl.replay.buffer import ReplayReader
 from distrl.runtime.patience import Deadline, Unless
@@ -21,11 +22,13 @@ class LearnerLoop(abc.ABC):
     """The loop of a learner.
 
     Attributes:
+      published: the newest versions of the parameters.
       waited: seconds of waiting for a batch since the last update.
       drops_when_done: whether `step` continues to take batches when the learner is done: its
         actors, which wait for room in its table, act for other learners too. False unless set.
     """
 
+    published: FiniteParams
     waited: float
     drops_when_done = False
     _no_ratio_until = -math.inf
@@ -108,6 +111,8 @@ class LearnerLoop(abc.ABC):
         used_up = False
         try:
             while not (self.is_done or used_up or should_stop()):
+                if self.published.holds and not self._replay.can_sample():
+                    self.published.add_held()  # now: the next update may be far off
                 if acting_over is None:
                     self.step()
                 else:
@@ -117,6 +122,8 @@ class LearnerLoop(abc.ABC):
                     due = time.monotonic() + report_interval
         except Stopped:
             pass  # the program stops, and so the wait for a batch ended
+        finally:
+            self.published.add_held()
         report(self.take_report())
         return used_up
 

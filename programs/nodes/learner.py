@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distrl.agents.compiling import computing_threads
+import jax
+
+from distrl.agents.compiling import computing_threads, is_long
 from distrl.checkpointing.generations import when_all
 from distrl.checkpointing.resume_point import check_seen, monitor_states
 from distrl.errors import CallbackError, PeerError
@@ -72,6 +74,22 @@ def add_learners(
     return learners
 
 
+def _overlaps(experiment: Experiment, builders: Mapping[str, Builder]) -> bool:
+    """Whether the next batch is sampled while an update is computed; see `FiniteParams.is_late`.
+
+    Not where parameters that come an update later would make data older, or change what a schedule
+    or a round waits for, nor where updates are short.
+    """
+    if len(builders) > 1 or experiment.lockstep or not has_own_process():
+        return False
+    (builder,) = builders.values()
+    replay, learner = builder.task.replay, builder.task.learner
+    is_free = experiment.actors.min_actors is None and not learner.num_gradient_workers
+    if replay.table == "queue" or not is_free:
+        return False
+    return is_long(builder.agent, replay.unroll_length * learner.batch_size)
+
+
 def _core(experiment: Experiment) -> TurnsCore | None:
     """Returns a context that keeps the learner's thread on one core with the computing thread.
 
@@ -112,13 +130,18 @@ class LearnerNode(MemberCalls):
         start_up.begin("launcher", os.getppid() if has_own_process() else None)
         self._stop, self._life = node_context.stop_event(), current_heartbeat().life
         builders = {task: Builder(experiment, task) for task in tasks}
+        overlaps = _overlaps(experiment, builders)
+        if overlaps:
+            configure_jax(asynchronous=True)
         sharing = make_sharing(builders)
         give_up = when_all(len(tasks), leave if has_own_process() else lambda: None)
         self._tasks = {
             task: TaskLearner(builder, sharing, replay[task], setup, give_up)
             for task, builder in builders.items()
         }
-        self._core = None if setup.gradient_workers else _core(experiment)
+        if overlaps and jax.default_backend() == "cpu":
+            self._tasks[tasks[0]].learner.published.is_late = True
+        self._core = None if overlaps or setup.gradient_workers else _core(experiment)
         self.serve_members(experiment, self._tasks)
         self._frames: FrameVariableServer | None = None
         if served is not None:

@@ -12,11 +12,14 @@ from distrl.runtime.process_exit import exit_at_once
 from distrl.shared_memory.process import Process
 
 
-def configure_jax() -> None:
-    """Applies settings that must come before the node's first computation."""
+def configure_jax(asynchronous: bool = False) -> None:
+    """Applies settings that must come before the node's first computation.
+
+    Args: asynchronous: whether calls on the CPU return before their results are there. A dispatch
+      to another thread costs more than a small network's whole step.
+    """
     use_own_settings()
-    # A dispatch to another thread costs more than a small network's whole step.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    jax.config.update("jax_cpu_enable_async_dispatch", asynchronous)
 
 
 def has_own_process() -> bool:

@@ -9,6 +9,7 @@ import pytest
 from distrl import presets
 from distrl.callbacks import Callback
 from distrl.errors import SaveError
+from distrl.programs.build import Builder
 from distrl.programs.nodes import learner
 
 
@@ -28,6 +29,39 @@ def test_a_learner_has_a_core_for_itself_and_who_computes_for_it(monkeypatch):
     free = dataclasses.replace(experiment, actors=dataclasses.replace(experiment.actors, pin=False))
     monkeypatch.setattr(learner, "computing_threads", lambda: {1})
     assert learner._core(free) is None
+
+
+def replaced(experiment, **parts):
+    """Returns the experiment with settings of some of its parts replaced."""
+    made = {
+        name: dataclasses.replace(getattr(experiment, name), **settings)
+        for name, settings in parts.items()
+    }
+    return dataclasses.replace(experiment, **made)
+
+
+def test_a_batch_is_sampled_while_a_long_update_is_computed(monkeypatch):
+    """Where parameters that come an update later change nothing but that."""
+    monkeypatch.setattr(learner, "has_own_process", lambda: True)
+    r2d2 = presets.experiment("CartPole-v1", "r2d2")
+    cases = {
+        "long": (r2d2, True),
+        "wide": (presets.experiment("Pendulum-v1", "td3"), True),
+        "short": (presets.experiment("CartPole-v1", "dqn"), False),
+        "on-policy": (presets.experiment("Pong-v5", "impala"), False),
+        "lockstep": (dataclasses.replace(r2d2, lockstep=True), False),
+        "rounds": (replaced(r2d2, actors={"min_actors": 1}), False),
+        "workers": (replaced(r2d2, learner={"num_gradient_workers": 2}), False),
+    }
+    for name, (experiment, expected) in cases.items():
+        builders = {task: Builder(experiment, task) for task in experiment.tasks}
+        assert learner._overlaps(experiment, builders) == expected, name
+    builder = Builder(r2d2)
+    assert not learner._overlaps(r2d2, {"first": builder, "second": builder})
+    monkeypatch.setattr(
+        learner, "has_own_process", lambda: False
+    )  # JAX's settings are others', too
+    assert not learner._overlaps(r2d2, {"first": builder})
 
 
 @pytest.mark.parametrize("failing", ["first", "second"])
