@@ -34,6 +34,16 @@ def native_threads() -> set[int]:
     return set(map(int, os.listdir("/proc/self/task")))
 
 
+def threads_named(part: str, process: Path = Path("/proc/self")) -> set[int]:
+    """Returns the native ids of those threads of this process whose names have this part."""
+    threads = set()
+    for file in (process / "task").glob("*/comm"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            if part in file.read_text():
+                threads.add(int(file.parent.name))
+    return threads
+
+
 def keep_to_cores(thread: int, cores: set[int]) -> None:
     """Keeps a thread to these cores. Args: thread: native id; ignored if it has ended."""
     with contextlib.suppress(ProcessLookupError):

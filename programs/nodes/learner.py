@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from distrl.agents.compiling import computing_threads, is_long
+from distrl.agents.compiling import computing_threads, is_long, spread_threads
 from distrl.checkpointing.generations import when_all
 from distrl.checkpointing.resume_point import check_seen, monitor_states
 from distrl.errors import CallbackError, PeerError
@@ -141,6 +141,8 @@ class LearnerNode(MemberCalls):
         }
         if overlaps and jax.default_backend() == "cpu":
             self._tasks[tasks[0]].learner.published.is_late = True
+            if experiment.actors.pin:
+                spread_threads()
         self._core = None if overlaps or setup.gradient_workers else _core(experiment)
         self.serve_members(experiment, self._tasks)
         self._frames: FrameVariableServer | None = None

@@ -116,6 +116,34 @@ def test_small_agents_have_one_thread_of_xla_and_children_may_have_more():
     assert (computing > 0) == (not compiling._HAS_BOTH) and several == 0
 
 
+SPREAD = """
+import os
+from distrl.agents import compiling
+from distrl.runtime.host_resources import native_threads
+from tests.distrl.agents.test_compiling import CORES, made
+
+os.sched_setaffinity(0, sorted(CORES)[:2])
+compiling.start_backend([made(512)])
+before = {thread: os.sched_getaffinity(thread) for thread in native_threads()}
+compiling.spread_threads()
+changed = [os.sched_getaffinity(thread) for thread in before]
+changed = sorted(map(sorted, (now for now, was in zip(changed, before.values()) if now != was)))
+print(changed == [[core] for core in sorted(CORES)[:2]], changed == [])
+"""
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="one core: one thread anyway")
+def test_each_thread_of_xla_has_a_core():
+    done = subprocess.run(
+        [sys.executable, "-c", SPREAD],
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    spread, none = done.stdout.split()
+    assert (none if compiling._HAS_BOTH else spread) == "True"
+
+
 COMPILES = """
 import os
 import sys

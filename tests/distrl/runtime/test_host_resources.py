@@ -15,6 +15,7 @@ from distrl.runtime.host_resources import (
     oom_kills,
     raise_oom_score,
     spread,
+    threads_named,
     usable_cores,
 )
 
@@ -208,6 +209,12 @@ def test_numbers_are_spread_over_all_cores_and_lie_apart(cores):
     assert sorted(cores_of) == list(range(cores))
     if cores >= 8:
         assert abs(cores_of[1] - cores_of[0]) not in (1, cores // 2, cores - 1)
+
+
+def test_threads_are_found_by_their_names(tmp_path):
+    names = {"task/7/comm": "tf_XLAEigen\n", "task/8/comm": "python\n", "task/9/comm": "XLAEigen\n"}
+    assert threads_named("XLAEigen", tree(tmp_path, names)) == {7, 9}
+    assert threads_named("XLAExecute", tmp_path) == set()
 
 
 def test_keeping_to_one_core_takes_every_thread_of_the_process_along():
