@@ -38,10 +38,10 @@ def last_row(folder):
         return list(csv.DictReader(file))[-1]
 
 
-def train(folder, counts, *flags):
+def train(folder, counts, *flags, name="experiment"):
     """Returns the steps that the environments took, and the last row of metrics."""
     command = [
-        sys.executable, "-m", "distrl", "train", f"--experiment={EXPERIMENT}:experiment",
+        sys.executable, "-m", "distrl", "train", f"--experiment={EXPERIMENT}:{name}",
         f"--run_dir={folder}", *flags,
     ]  # fmt: skip
     skip_without_reverb(*flags)
@@ -83,6 +83,17 @@ def test_what_actors_do_exceeds_the_budget_by_less_than_one_step(tmp_path, count
     if "--config.replay.table=uniform" in flags:
         ratio, inserted = 2.0, inserted - BATCH  # half of min_diff = 2 * 32 - 2 * 16
     assert -BATCH - ratio * streams <= row["unrolls"] - ratio * inserted <= 0
+
+
+@pytest.mark.parametrize("topology", [HEAVY, LIGHT])
+def test_updates_that_overlap_with_sampling_leave_nothing_and_are_saved(tmp_path, counts, topology):
+    flags = topology, SHARED, *UNIFORM, "--max_env_steps=5000"
+    true, row = train(tmp_path / "run", counts, *flags, name="long_updates")
+    assert true == row["env_steps"]
+    inserted = (row["env_steps"] + row["episodes"]) / LENGTH - BATCH
+    assert -BATCH - 2.0 * ACTORS * NUM_ENVS <= row["unrolls"] - 2.0 * inserted <= 0
+    saved = json.loads((tmp_path / "run" / "result.json").read_text())["saved"]
+    assert saved["learner_steps"] == saved["params_learner_steps"] == row["learner_steps"]
 
 
 @pytest.mark.parametrize("topology", [HEAVY, LIGHT])

@@ -57,17 +57,18 @@ def check_seeds(lines, life=0, actors=range(2)):
 
 
 @pytest.mark.parametrize(
-    "topology",
+    ("name", "topology"),
     [
-        full("single_process"),
-        full("heavy_env"),
+        full("experiment", "single_process"),
+        full("experiment", "heavy_env"),
+        full("long_updates", "heavy_env"),
     ],
 )
-def test_what_goes_on_is_exact(tmp_path, topology):
+def test_what_goes_on_is_exact(tmp_path, name, topology):
     """Every step is counted once, over two lives, and no sequence mixes them."""
     for life in range(2):
         steps = (1 + life) * STEPS // 4
-        row = train(tmp_path, "experiment", f"--topology={topology}", steps=steps, life=life)
+        row = train(tmp_path, name, f"--topology={topology}", steps=steps, life=life)
         check(row, steps)
 
 
@@ -101,6 +102,9 @@ SHARED, SERVED, REVERB = (
         full("synchronous", (LIGHT, MT, SHARED)),
         full_with_launchpad("experiment", (HEAVY, MP, SHARED)),
         full("sharded", (HEAVY, MP, SERVED)),
+        full("long_updates", (HEAVY, MP, SHARED)),
+        full("long_updates", (LIGHT, MP, REVERB)),
+        full("long_uniform", (HEAVY, MP, SERVED)),
     ],
 )
 def test_programs(tmp_path, name, flags):
@@ -115,6 +119,7 @@ def test_programs(tmp_path, name, flags):
         full("experiment", ("--topology=single_process",)),
         full("overlapping", (HEAVY, MP, SHARED)),
         full("uniform", (LIGHT, MP, REVERB)),
+        full("long_updates", (HEAVY, MP, SHARED)),
     ],
 )
 def test_a_bound_on_age(tmp_path, name, flags):

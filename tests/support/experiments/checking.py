@@ -13,6 +13,7 @@ from distrl.replay.buffer import ReplayConfig
 from distrl.seeds import environment_seeds
 from distrl.testing import CheckingConfig, CountingEnvironment, LateCountingEnvironment
 from distrl.types import TimeStep
+from tests.support.experiments.long_updates import with_long_updates
 
 
 class Early(PythonEnvironment):
@@ -51,6 +52,16 @@ def overlapping() -> Experiment:
     """As `experiment`, with unrolls that overlap, from a table with a rate limit."""
     replay = ReplayConfig("uniform", 9, 64, samples_per_insert=1.0, period=4)
     return dataclasses.replace(experiment(), replay=replay)
+
+
+def long_updates() -> Experiment:
+    """As `overlapping`, with updates that count as long ones."""
+    return with_long_updates(overlapping())
+
+
+def long_uniform() -> Experiment:
+    """As `uniform`, where the learner never waits for a batch, with such updates."""
+    return with_long_updates(uniform())
 
 
 def sharded() -> Experiment:

@@ -16,6 +16,7 @@ from distrl.goal import Goal
 from distrl.replay.buffer import ReplayConfig
 from distrl.testing import CheckingConfig, CountingEnvironment
 from distrl.transforms.rewards import RewardScale
+from tests.support.experiments.long_updates import with_long_updates
 
 NUM_ENVS = 4
 
@@ -75,6 +76,11 @@ def cartpole() -> Experiment:
         transforms=(RewardScale(0.1),),
         goal=Goal(mean_return=None, max_env_steps=10**12),
     )
+
+
+def long_updates() -> Experiment:
+    """As `experiment`, with updates that count as long ones, given a table with sampling."""
+    return with_long_updates(experiment())
 
 
 def recurrent() -> Experiment:
