@@ -1,7 +1,9 @@
 """Keeps a learner's newest parameters, and lets only finite ones reach others."""
 
 import collections
+import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,6 +30,8 @@ class FiniteParams:
       is_late: whether `append` holds back what it is given until its next call, or `add_held`. Then
         the learner's thread goes on while an update is computed, as `on_change` may wait for it.
         JAX must dispatch asynchronously. False unless set.
+      interval: seconds after an addition in which `append` only holds back what it is given, the
+        newest, until a later call, or `add_held`. 0 unless set.
     """
 
     def __init__(self, check: UpdateCheck, keep: int):
@@ -39,7 +43,8 @@ class FiniteParams:
         self._changed = threading.Condition()
         self._recent: collections.deque[_Made] = collections.deque(maxlen=keep)
         self.on_change: Callable[[], None] = lambda: None
-        self.is_late = False
+        self.is_late, self.interval = False, 0.0
+        self._last_added = -math.inf
         self._held: _Made | None = None
         self._newest: _Made
         self._finite: _Made  # the newest ones that are known to be finite
@@ -59,17 +64,20 @@ class FiniteParams:
         self.on_change()
 
     def append(self, version: int, params: Params, record: Any) -> None:
-        """Adds what an update has made, or makes; see `is_late`."""
+        """Adds what an update has made, or makes; see `is_late` and `interval`."""
         made = _Made(version, params, record)
         if self.is_late:
             self.add_held()
             self._held = made
+        elif self.interval and time.monotonic() < self._last_added + self.interval:
+            self._held = made
         else:
+            self._held = None
             self._add(made)
 
     @property
     def holds(self) -> bool:
-        """Whether something is held back; see `is_late`."""
+        """Whether something is held back; see `is_late` and `interval`."""
         return self._held is not None
 
     def add_held(self) -> None:
@@ -81,6 +89,8 @@ class FiniteParams:
             self._add(held)
 
     def _add(self, made: _Made) -> None:
+        if self.interval:
+            self._last_added = time.monotonic()
         with self._changed:
             self._newest = made
             self._recent.append(made)

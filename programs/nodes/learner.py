@@ -31,6 +31,8 @@ from distrl.runtime.host_resources import usable_cores
 from distrl.variables.frames import FrameVariableServer
 from distrl.variables.packed import Packed
 
+_PUBLISH_S = 1e-3  # between two versions of the parameters, while short updates follow one another
+
 
 def add_learners(
     program: ExperimentProgram,
@@ -74,19 +76,21 @@ def add_learners(
     return learners
 
 
-def _overlaps(experiment: Experiment, builders: Mapping[str, Builder]) -> bool:
-    """Whether the next batch is sampled while an update is computed; see `FiniteParams.is_late`.
+def _publishes_late(experiment: Experiment, tasks: Sequence[str]) -> bool:
+    """Whether parameters may come an update, or `_PUBLISH_S`, later than they could.
 
-    Not where parameters that come an update later would make data older, or change what a schedule
-    or a round waits for, nor where updates are short.
+    Not where that would make data older, or change what a schedule or a round waits for.
     """
-    if len(builders) > 1 or experiment.lockstep or not has_own_process():
+    if len(tasks) > 1 or experiment.lockstep or not has_own_process():
         return False
-    (builder,) = builders.values()
+    task = experiment.tasks[tasks[0]]
+    is_free = experiment.actors.min_actors is None and not task.learner.num_gradient_workers
+    return is_free and task.replay.table != "queue"
+
+
+def _is_long(builder: Builder) -> bool:
+    """Whether the next batch is sampled while an update is computed; see `FiniteParams.is_late`."""
     replay, learner = builder.task.replay, builder.task.learner
-    is_free = experiment.actors.min_actors is None and not learner.num_gradient_workers
-    if replay.table == "queue" or not is_free:
-        return False
     return is_long(builder.agent, replay.unroll_length * learner.batch_size)
 
 
@@ -130,7 +134,8 @@ class LearnerNode(MemberCalls):
         start_up.begin("launcher", os.getppid() if has_own_process() else None)
         self._stop, self._life = node_context.stop_event(), current_heartbeat().life
         builders = {task: Builder(experiment, task) for task in tasks}
-        overlaps = _overlaps(experiment, builders)
+        is_late = _publishes_late(experiment, tasks)
+        overlaps = is_late and _is_long(builders[tasks[0]])
         if overlaps:
             configure_jax(asynchronous=True)
         sharing = make_sharing(builders)
@@ -139,9 +144,10 @@ class LearnerNode(MemberCalls):
             task: TaskLearner(builder, sharing, replay[task], setup, give_up)
             for task, builder in builders.items()
         }
-        if overlaps and jax.default_backend() == "cpu":
-            self._tasks[tasks[0]].learner.published.is_late = True
-            if experiment.actors.pin:
+        if is_late and jax.default_backend() == "cpu":
+            published = self._tasks[tasks[0]].learner.published
+            published.is_late, published.interval = overlaps, 0.0 if overlaps else _PUBLISH_S
+            if overlaps and experiment.actors.pin:
                 spread_threads()
         self._core = None if overlaps or setup.gradient_workers else _core(experiment)
         self.serve_members(experiment, self._tasks)

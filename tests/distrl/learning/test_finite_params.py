@@ -1,5 +1,7 @@
 """A learner's newest parameters, which may be held back while an update is computed."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from distrl import presets
 from distrl.errors import Stopped
 from distrl.learner import Learner
+from distrl.learning import finite_params
 from distrl.learning.random_batches import NoReplay, random_batch
 from distrl.replay.buffer import Dataset
 from distrl.types import Sample
@@ -65,6 +68,25 @@ def test_parameters_are_published_when_the_next_update_has_begun():
     assert tables[True].seen == [0, 0, 1, 3, 3, 5]  # all are, before it waits for a batch
     states = [(state.params, state.agent) for state in (each.state() for each in learners.values())]
     jax.tree.map(np.testing.assert_array_equal, *states)
+
+
+def test_short_updates_publish_no_more_often_than_they_may(monkeypatch):
+    table, times = Batches(5, 2, 2), itertools.count(0.0, 0.4)
+    learner = make_learner(table, is_late=False)
+    learner.published.interval = 1.0
+    now = [0.0]
+    monkeypatch.setattr(finite_params.time, "monotonic", lambda: now[0])
+    update = learner.update
+
+    def timed(sample):
+        now[0] = next(times)
+        update(sample)
+
+    learner.update = timed
+    run(learner)
+    # The first, the one of a second later, and what is there before each wait.
+    assert table.published == [0, 1, 4, 5, 7, 9]
+    assert table.seen == [0, 1, 1, 1, 4, 5, 5, 7, 7, 9]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])

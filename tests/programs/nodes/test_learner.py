@@ -40,28 +40,29 @@ def replaced(experiment, **parts):
     return dataclasses.replace(experiment, **made)
 
 
-def test_a_batch_is_sampled_while_a_long_update_is_computed(monkeypatch):
-    """Where parameters that come an update later change nothing but that."""
+def test_a_learner_goes_on_before_its_parameters_are_published(monkeypatch):
+    """Where parameters that come later change nothing but that."""
     monkeypatch.setattr(learner, "has_own_process", lambda: True)
     r2d2 = presets.experiment("CartPole-v1", "r2d2")
     cases = {
-        "long": (r2d2, True),
-        "wide": (presets.experiment("Pendulum-v1", "td3"), True),
-        "short": (presets.experiment("CartPole-v1", "dqn"), False),
-        "on-policy": (presets.experiment("Pong-v5", "impala"), False),
-        "lockstep": (dataclasses.replace(r2d2, lockstep=True), False),
-        "rounds": (replaced(r2d2, actors={"min_actors": 1}), False),
-        "workers": (replaced(r2d2, learner={"num_gradient_workers": 2}), False),
+        "long": (r2d2, True, True),
+        "wide": (presets.experiment("Pendulum-v1", "td3"), True, True),
+        "short": (presets.experiment("CartPole-v1", "dqn"), True, False),
+        "on-policy": (presets.experiment("Pong-v5", "impala"), False, True),
+        "lockstep": (dataclasses.replace(r2d2, lockstep=True), False, True),
+        "rounds": (replaced(r2d2, actors={"min_actors": 1}), False, True),
+        "workers": (replaced(r2d2, learner={"num_gradient_workers": 2}), False, True),
     }
-    for name, (experiment, expected) in cases.items():
-        builders = {task: Builder(experiment, task) for task in experiment.tasks}
-        assert learner._overlaps(experiment, builders) == expected, name
-    builder = Builder(r2d2)
-    assert not learner._overlaps(r2d2, {"first": builder, "second": builder})
+    for name, (experiment, is_late, is_long) in cases.items():
+        (task,) = experiment.tasks
+        assert learner._publishes_late(experiment, [task]) == is_late, name
+        assert learner._is_long(Builder(experiment)) == is_long, name
+    (task,) = r2d2.tasks
+    assert not learner._publishes_late(r2d2, [task, task])
     monkeypatch.setattr(
         learner, "has_own_process", lambda: False
     )  # JAX's settings are others', too
-    assert not learner._overlaps(r2d2, {"first": builder})
+    assert not learner._publishes_late(r2d2, [task])
 
 
 @pytest.mark.parametrize("failing", ["first", "second"])
