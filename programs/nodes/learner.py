@@ -79,13 +79,13 @@ def add_learners(
 def _publishes_late(experiment: Experiment, tasks: Sequence[str]) -> bool:
     """Whether parameters may come an update, or `_PUBLISH_S`, later than they could.
 
-    Not where that would make data older, or change what a schedule or a round waits for.
+    Not where data is used once or must be young, nor where a schedule or a round waits for them.
     """
     if len(tasks) > 1 or experiment.lockstep or not has_own_process():
         return False
     task = experiment.tasks[tasks[0]]
     is_free = experiment.actors.min_actors is None and not task.learner.num_gradient_workers
-    return is_free and task.replay.table != "queue"
+    return is_free and task.replay.table != "queue" and task.learner.max_policy_lag is None
 
 
 def _is_long(builder: Builder) -> bool:

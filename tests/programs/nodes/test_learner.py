@@ -51,6 +51,7 @@ def test_a_learner_goes_on_before_its_parameters_are_published(monkeypatch):
         "on-policy": (presets.experiment("Pong-v5", "impala"), False, True),
         "lockstep": (dataclasses.replace(r2d2, lockstep=True), False, True),
         "rounds": (replaced(r2d2, actors={"min_actors": 1}), False, True),
+        "young": (replaced(r2d2, learner={"max_policy_lag": 9}), False, True),
         "workers": (replaced(r2d2, learner={"num_gradient_workers": 2}), False, True),
     }
     for name, (experiment, is_late, is_long) in cases.items():

@@ -119,7 +119,6 @@ def test_programs(tmp_path, name, flags):
         full("experiment", ("--topology=single_process",)),
         full("overlapping", (HEAVY, MP, SHARED)),
         full("uniform", (LIGHT, MP, REVERB)),
-        full("long_updates", (HEAVY, MP, SHARED)),
     ],
 )
 def test_a_bound_on_age(tmp_path, name, flags):
