@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from distrl.learning.divergence import UpdateCheck
-from distrl.runtime.time_account import COMPUTE, in_state
+from distrl.runtime.time_account import COMPUTE, PUBLISH, in_state
 from distrl.types import Params
 
 
@@ -86,7 +86,8 @@ class FiniteParams:
             with in_state(COMPUTE):
                 jax.block_until_ready(self._held.record)
             held, self._held = self._held, None
-            self._add(held)
+            with in_state(PUBLISH):
+                self._add(held)
 
     def _add(self, made: _Made) -> None:
         if self.interval:

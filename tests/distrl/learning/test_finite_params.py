@@ -12,6 +12,7 @@ from distrl.learner import Learner
 from distrl.learning import finite_params
 from distrl.learning.random_batches import NoReplay, random_batch
 from distrl.replay.buffer import Dataset
+from distrl.runtime.time_account import OTHER, PUBLISH, current_account
 from distrl.types import Sample
 
 AGENT = presets.experiment("CartPole-v1", "dqn").make_agent()
@@ -25,11 +26,12 @@ class Batches(NoReplay):
     Attributes:
       published: versions that its learner has published.
       seen: the newest of them whenever a batch was asked for.
+      states: what the learner's time was accounted to when it published them.
     """
 
     def __init__(self, *counts):
         self._counts = list(counts)
-        self.published, self.seen = [0], []
+        self.published, self.seen, self.states = [0], [], []
 
     def can_sample(self):
         return self._counts[0] > 0
@@ -49,7 +51,14 @@ class Batches(NoReplay):
 
 def make_learner(table, is_late=True):
     learner = Learner(AGENT, table, seed=0)
-    learner.published.on_change = lambda: table.published.append(learner.variables[0])
+
+    def changed():
+        table.published.append(learner.variables[0])
+        account = current_account()
+        table.states.append(account.switch(OTHER))
+        account.switch(table.states[-1])
+
+    learner.published.on_change = changed
     learner.published.is_late = is_late
     return learner
 
@@ -68,6 +77,7 @@ def test_parameters_are_published_when_the_next_update_has_begun():
     assert tables[True].seen == [0, 0, 1, 3, 3, 5]  # all are, before it waits for a batch
     states = [(state.params, state.agent) for state in (each.state() for each in learners.values())]
     jax.tree.map(np.testing.assert_array_equal, *states)
+    assert {*tables[False].states, *tables[True].states} == {PUBLISH}
 
 
 def test_short_updates_publish_no_more_often_than_they_may(monkeypatch):
