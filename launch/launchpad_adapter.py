@@ -1,8 +1,6 @@
 """Prepares programs to be run by our launcher, Launchpad's through its public API only."""
 
 import contextlib
-import os
-import pathlib
 import signal
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +12,7 @@ from distrl.errors import ConfigError
 from distrl.programs.groups import group_of
 from distrl.programs.substrate import AnyProgram, node_context
 from distrl.programs.substrate.builtin import CallNode, Program
+from distrl.runtime.host_resources import thread_names
 
 FLAGS = flags.FLAGS
 NO_GRPC_PROXY = "no_grpc_proxy"
@@ -224,9 +223,5 @@ def reach_loopback(environ: MutableMapping[str, str]) -> None:
 
 def grpc_is_running() -> bool:
     """Returns whether this process has gRPC threads; Courier and Reverb would hang in its forks."""
-    names = []
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-            names.append(pathlib.Path(f"/proc/self/task/{task}/comm").read_text().strip())
     prefixes = ("grpc_", "event_engine", "default-executo", "resolver-execut")
-    return any(name.startswith(prefixes) for name in names)
+    return any(name.startswith(prefixes) for name in thread_names().values())

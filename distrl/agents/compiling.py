@@ -1,7 +1,6 @@
 """How an agent's functions are compiled, and in how many threads they run on a CPU."""
 
 import functools
-import math
 import os
 import threading
 from collections.abc import Iterable
@@ -79,7 +78,7 @@ def is_long(agent: Agent, transitions: int) -> bool:
     JAX 0.12 an update of DQN for CartPole takes 0.3 ms, for 2 million parameters times transitions,
     and one of TD3 for Pendulum 3 ms, for 52 million.
     """
-    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params_struct(agent)))
+    size = sum(leaf.size for leaf in jax.tree.leaves(params_struct(agent)))
     return size * transitions >= _LONG
 
 
@@ -122,9 +121,9 @@ def spread_threads() -> None:
 
     Other threads that wake and sleep between them, such as actors', had the system leave both on
     one core for seconds: SAC for Pendulum makes 255 to 310 updates a second under `heavy_env` then,
-    and 350 with a core for each. For learners that act little: IMPALA for Pong, whose actors need
-    the cores, makes 6 % fewer. With JAX's older runtime, whose threads have no names, it does
-    nothing. Whether it helps on more cores was not measured.
+    and 350 with a core for each. Call it where actors need little of the cores: IMPALA for Pong,
+    whose actors need much, makes 6 % fewer updates with it. With JAX's older runtime, whose threads
+    have no names, it does nothing. Whether it helps on more cores was not measured.
     """
     threads, cores = sorted(threads_named(_COMPUTES)), sorted(os.sched_getaffinity(0))
     if len(threads) == len(cores) == 2:

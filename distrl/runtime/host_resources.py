@@ -34,14 +34,18 @@ def native_threads() -> set[int]:
     return set(map(int, os.listdir("/proc/self/task")))
 
 
+def thread_names(process: Path = Path("/proc/self")) -> dict[int, str]:
+    """Returns the names of this process's threads, by native id."""
+    names = {}
+    for file in (process / "task").glob("*/comm"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            names[int(file.parent.name)] = file.read_text().strip()
+    return names
+
+
 def threads_named(part: str, process: Path = Path("/proc/self")) -> set[int]:
     """Returns the native ids of those threads of this process whose names have this part."""
-    threads = set()
-    for file in (process / "task").glob("*/comm"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            if part in file.read_text():
-                threads.add(int(file.parent.name))
-    return threads
+    return {thread for thread, name in thread_names(process).items() if part in name}
 
 
 def keep_to_cores(thread: int, cores: set[int]) -> None:

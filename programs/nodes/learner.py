@@ -89,7 +89,7 @@ def _publishes_late(experiment: Experiment, tasks: Sequence[str]) -> bool:
 
 
 def _is_long(builder: Builder) -> bool:
-    """Whether the next batch is sampled while an update is computed; see `FiniteParams.is_late`."""
+    """Whether an update is long enough to sample the next batch meanwhile."""
     replay, learner = builder.task.replay, builder.task.learner
     return is_long(builder.agent, replay.unroll_length * learner.batch_size)
 

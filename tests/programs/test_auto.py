@@ -11,6 +11,7 @@ from distrl.errors import ConfigError
 from distrl.programs import topology_rates
 from distrl.programs.auto import candidates, choice, plans, with_settings
 from distrl.programs.topology_rates import Cost, CostLine, Costs, DeviceCosts
+from tests.support.settings import replaced
 
 NAMES = ("single_process", "heavy_env", "light_env")
 
@@ -18,11 +19,6 @@ NAMES = ("single_process", "heavy_env", "light_env")
 @pytest.fixture(scope="module")
 def cartpole():
     return presets.experiment("CartPole-v1")
-
-
-def replaced(experiment, part, **settings):
-    changed = dataclasses.replace(getattr(experiment, part), **settings)
-    return dataclasses.replace(experiment, **{part: changed})
 
 
 def test_what_fits_is_a_matter_of_speed(cartpole):

@@ -11,6 +11,7 @@ from distrl.callbacks import Callback
 from distrl.errors import SaveError
 from distrl.programs.build import Builder
 from distrl.programs.nodes import learner
+from tests.support.settings import replaced
 
 
 def test_a_learner_has_a_core_for_itself_and_who_computes_for_it(monkeypatch):
@@ -31,15 +32,6 @@ def test_a_learner_has_a_core_for_itself_and_who_computes_for_it(monkeypatch):
     assert learner._core(free) is None
 
 
-def replaced(experiment, **parts):
-    """Returns the experiment with settings of some of its parts replaced."""
-    made = {
-        name: dataclasses.replace(getattr(experiment, name), **settings)
-        for name, settings in parts.items()
-    }
-    return dataclasses.replace(experiment, **made)
-
-
 def test_a_learner_goes_on_before_its_parameters_are_published(monkeypatch):
     """Where parameters that come later change nothing but that."""
     monkeypatch.setattr(learner, "has_own_process", lambda: True)
@@ -50,9 +42,9 @@ def test_a_learner_goes_on_before_its_parameters_are_published(monkeypatch):
         "short": (presets.experiment("CartPole-v1", "dqn"), True, False),
         "on-policy": (presets.experiment("Pong-v5", "impala"), False, True),
         "lockstep": (dataclasses.replace(r2d2, lockstep=True), False, True),
-        "rounds": (replaced(r2d2, actors={"min_actors": 1}), False, True),
-        "young": (replaced(r2d2, learner={"max_policy_lag": 9}), False, True),
-        "workers": (replaced(r2d2, learner={"num_gradient_workers": 2}), False, True),
+        "rounds": (replaced(r2d2, "actors", min_actors=1), False, True),
+        "young": (replaced(r2d2, "learner", max_policy_lag=9), False, True),
+        "workers": (replaced(r2d2, "learner", num_gradient_workers=2), False, True),
     }
     for name, (experiment, is_late, is_long) in cases.items():
         (task,) = experiment.tasks
@@ -60,9 +52,7 @@ def test_a_learner_goes_on_before_its_parameters_are_published(monkeypatch):
         assert learner._is_long(Builder(experiment)) == is_long, name
     (task,) = r2d2.tasks
     assert not learner._publishes_late(r2d2, [task, task])
-    monkeypatch.setattr(
-        learner, "has_own_process", lambda: False
-    )  # JAX's settings are others', too
+    monkeypatch.setattr(learner, "has_own_process", lambda: False)  # JAX has others' settings
     assert not learner._publishes_late(r2d2, [task])
 
 
