@@ -12,6 +12,7 @@ from distrl.agents.a2c import A2CConfig
 from distrl.agents.dqn import DQNConfig
 from distrl.agents.ppo import PPOConfig
 from distrl.agents.prediction import PredictionConfig
+from distrl.agents.reinforce import ReinforceConfig
 from distrl.errors import ConfigError
 from distrl.gradients.layout import MessageLayout
 from distrl.gradients.memory import MemoryAddress, SharedMemory, map_memory
@@ -32,10 +33,12 @@ from tests.distrl.learner_group.test_devices import (
 )
 from tests.support.gradient_workers import share_gradients
 
+NORMALIZING = ("ppo", "a2c", "reinforce")  # advantages, over the whole batch
 SPLITTABLE = {
-    **{name: made for name, made in AGENTS.items() if not name.startswith(("ppo", "a2c"))},
+    **{name: made for name, made in AGENTS.items() if not name.startswith(NORMALIZING)},
     "a2c": (A2CConfig(SMALL), DISCRETE, ()),
     "a2c lstm": AGENTS["a2c lstm"],
+    "reinforce": (ReinforceConfig(SMALL, normalize_advantages=False), DISCRETE, ()),
     "prediction": (PredictionConfig("return", SMALL), DISCRETE, ()),
     "prediction of rewards": (PredictionConfig("reward", SMALL, balanced=False), DISCRETE, ()),
 }
