@@ -28,7 +28,8 @@ class ActorsConfig:
       wait_num: environments that an actor waits for in each step. None: all (synchronous).
       pin: pin an actor's process to one core if a library steps its environments in one thread:
         the two only ever wait for each other, and waking another core costs more than a step of a
-        cheap environment. In one process both share a core while that is measured to be faster.
+        cheap environment. Not where a learner of short updates, which the actors wait for, would
+        have no core left. In one process both share a core while that is measured to be faster.
       max_actors: upper limit for `distrl actors RUN N`, which scales a running program; 1,024 at
         most. None: `num_actors`.
       min_actors: act in rounds; one ends when this many actors have delivered their unrolls, and

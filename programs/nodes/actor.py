@@ -12,6 +12,7 @@ from distrl.programs.build import Builder
 from distrl.programs.groups import ACTOR, LEARNER
 from distrl.programs.inference_clients import InferenceHandle, inference_client
 from distrl.programs.nodes.process import configure_jax, has_own_process
+from distrl.programs.nodes.update_pace import keeps_actors_to_cores
 from distrl.programs.program import ExperimentProgram, NodeHandle
 from distrl.programs.remote import Peer, Reporter, TaskRounds, TaskVariables, stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle, actor_client
@@ -88,7 +89,7 @@ class ActorNode:
         with contextlib.ExitStack() as opened:
             pool = first.make_actor_pool(index, heartbeat.life)  # before JAX: it may fork
             opened.callback(pool.close)
-            if config.pin and pool.one_thread and has_own_process():
+            if pool.one_thread and keeps_actors_to_cores(experiment, first):
                 # Offset, so that another program's actors begin at another core.
                 keep_to_one_core(os.getppid() + index)
             self._reporters = {task: Reporter(monitor, task, f"actor/{index}") for task in builders}

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from distrl.agents.compiling import computing_threads, is_long, spread_threads
+from distrl.agents.compiling import computing_threads, spread_threads
 from distrl.checkpointing.generations import when_all
 from distrl.checkpointing.resume_point import check_seen, monitor_states
 from distrl.errors import CallbackError, PeerError
@@ -19,6 +19,7 @@ from distrl.programs.build import Builder, make_sharing, print_line
 from distrl.programs.groups import LEARNER
 from distrl.programs.nodes.process import configure_jax, has_own_process, leave, stops_in_order
 from distrl.programs.nodes.task_learner import LearnerSetup, TaskLearner
+from distrl.programs.nodes.update_pace import has_long_updates, publishes_late
 from distrl.programs.program import ExperimentProgram, FrameEndpoint, NodeHandle
 from distrl.programs.remote import stop_and_tick
 from distrl.programs.replay_clients import ReplayHandle
@@ -76,24 +77,6 @@ def add_learners(
     return learners
 
 
-def _publishes_late(experiment: Experiment, tasks: Sequence[str]) -> bool:
-    """Whether parameters may come an update, or `_PUBLISH_S`, later than they could.
-
-    Not where data is used once or must be young, nor where a schedule or a round waits for them.
-    """
-    if len(tasks) > 1 or experiment.lockstep or not has_own_process():
-        return False
-    task = experiment.tasks[tasks[0]]
-    is_free = experiment.actors.min_actors is None and not task.learner.num_gradient_workers
-    return is_free and task.replay.table != "queue" and task.learner.max_policy_lag is None
-
-
-def _is_long(builder: Builder) -> bool:
-    """Whether an update is long enough to sample the next batch meanwhile."""
-    replay, learner = builder.task.replay, builder.task.learner
-    return is_long(builder.agent, replay.unroll_length * learner.batch_size)
-
-
 def _core(experiment: Experiment) -> TurnsCore | None:
     """Returns a context that keeps the learner's thread on one core with the computing thread.
 
@@ -134,8 +117,8 @@ class LearnerNode(MemberCalls):
         start_up.begin("launcher", os.getppid() if has_own_process() else None)
         self._stop, self._life = node_context.stop_event(), current_heartbeat().life
         builders = {task: Builder(experiment, task) for task in tasks}
-        is_late = _publishes_late(experiment, tasks)
-        overlaps = is_late and _is_long(builders[tasks[0]])
+        is_late = publishes_late(experiment, tasks)
+        overlaps = is_late and has_long_updates(builders[tasks[0]])
         if overlaps:
             configure_jax(asynchronous=True)
         sharing = make_sharing(builders)
