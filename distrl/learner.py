@@ -5,9 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
-import numpy.typing as npt
 
 from distrl.agents.agent import PRIORITIES, Agent
 from distrl.agents.compiling import update_options
@@ -20,6 +18,7 @@ from distrl.learning.compile_ahead import CompileAhead
 from distrl.learning.divergence import FAIL, UpdateCheck
 from distrl.learning.finite_params import FiniteParams
 from distrl.learning.inserted_steps import InsertedSteps
+from distrl.learning.late_priorities import LatePriorities
 from distrl.learning.learner_loop import LearnerLoop
 from distrl.learning.policy_lag import PolicyLags
 from distrl.learning.training_state import TrainingState, make_learner_state, make_params
@@ -115,8 +114,7 @@ class Learner(LearnerLoop):
         self._diverged: Diverged | None = None  # set as soon as it is known
         self._left, self.waited = False, 0.0
         self._logs: dict[str, Any] = {}
-        self._priorities: tuple[npt.NDArray[Any], jax.Array] | None = None  # unsent; with keys
-        self._prioritized: bool | None = None  # what the replay said last
+        self._priorities = LatePriorities(replay, self._devices)
         self.count_acted: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.on_update: Callable[[int, int, Mapping[str, Any], Params], None] | None = None
         self._acted = self.acted_elsewhere = (0, 0)
@@ -129,7 +127,7 @@ class Learner(LearnerLoop):
         if not self._devices.several:  # with several, arrays are placed: other arguments for JAX
             state = self._state
             params = self._agent.with_env_steps(state.params, state.inserted)
-            self.ahead = CompileAhead(self._update, params, (state.agent, state.record), batch)
+            self.ahead = CompileAhead(self._update, params, state.agent, state.record, batch)
 
     @property
     def variables(self) -> tuple[int, Params]:
@@ -215,6 +213,12 @@ class Learner(LearnerLoop):
 
     def update(self, sample: Sample) -> None:
         """Makes one update on the given batch. Raises what `step` does."""
+        params = self._make_update(sample)
+        if self.on_update is not None:
+            self.on_update(self.version, self.trained_steps, self._logs, params)
+
+    def _make_update(self, sample: Sample) -> Params:
+        """Makes one update on the given batch; returns the parameters, on one device."""
         state, trajectory = self._state, sample.trajectory
         real = trajectory.timestep.step_type[:-1] != StepType.LAST
         trained_steps, consumed = int(np.count_nonzero(real)), len(sample.key)
@@ -222,9 +226,7 @@ class Learner(LearnerLoop):
         inserted = max(0, sample.inserts - state.inserts) * (self._period or len(real))
         acted = self.count_acted()
         new = [now - before for now, before in zip(acted, self._acted)]
-        if self._prioritized is None:
-            self._prioritized = self._replay.is_prioritized
-        shown = self._inserted.shown(sample.key, real, self._prioritized)
+        shown = self._inserted.shown(sample.key, real, self._priorities.wanted)
         counts = (trained_steps, consumed, inserted, int(self._diverged is not None), *shown, *new)
         agreement = self._learner_group.agree(True, counts)
         if not agreement.proceed:
@@ -238,13 +240,11 @@ class Learner(LearnerLoop):
         before = (account := current_account()).switch(TRANSFER)
         batch = self._devices.put(trajectory)
         account.switch(COMPUTE)
-        if self.ahead is not None:
-            self.ahead.wait("first unrolls")
-            self.ahead = None
+        self._await_compilation()
         params = self._agent.with_env_steps(state.params, self._inserted.total)
         with self.while_computing:
-            params, (agent_state, record), self._logs = self._update(
-                params, (state.agent, state.record), batch
+            params, agent_state, record, self._logs = self._update(
+                params, state.agent, state.record, batch
             )
         self._state = TrainingState(
             state.version + 1,
@@ -266,27 +266,19 @@ class Learner(LearnerLoop):
         self.waited = 0.0
         if self._own_actions:
             self._lags.add(state.version, trajectory, real)
-        priorities = self._logs.pop(PRIORITIES, None)
-        self._prioritized = self._replay.is_prioritized  # a server is asked while a device computes
-        if priorities is not None and self._prioritized:
-            with in_state(COMPUTE):
-                self._send_priorities(sample.key, priorities)
-        if self.on_update is not None:
-            self.on_update(self.version, self.trained_steps, self._logs, made[0])
+        self._priorities.update(sample.key, self._logs.pop(PRIORITIES, None))
+        return made[0]
+
+    def _await_compilation(self) -> None:
+        if self.ahead is not None:
+            self.ahead.wait("first unrolls")
+            self.ahead = None
 
     def _look(self) -> None:
         """Raises Diverged if the updates up to now end training."""
         self._diverged = self._diverged or self._check.error(self.published.record)
         if self._diverged is not None:
             raise self._diverged
-
-    def _send_priorities(self, keys: npt.NDArray[np.uint64], priorities: jax.Array) -> None:
-        """Sends the previous update's priorities: this one's may still be being computed."""
-        earlier, self._priorities = self._priorities, (keys, priorities)
-        if earlier is not None:
-            rows = self._devices.local_rows(earlier[1])
-            if np.isfinite(rows).all():  # otherwise that update was skipped, or ends training
-                self._replay.update_priorities(earlier[0], rows)
 
     @property
     def is_done(self) -> bool:

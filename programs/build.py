@@ -30,6 +30,7 @@ from distrl.metrics.monitor import Monitor
 from distrl.metrics.run_status import RunStatus
 from distrl.metrics.sinks import make_writer
 from distrl.programs import pools
+from distrl.programs.learner_kinds import learner_kind
 from distrl.replay.buffer import ReplayReader, ReplayWriter
 from distrl.replay.columns import Columns
 from distrl.replay.local.buffer import LocalReplayBuffer
@@ -37,7 +38,7 @@ from distrl.replay.local.table import LocalTable
 from distrl.replay.table.files import Stored
 from distrl.rounds.clients import RoundVariables
 from distrl.rounds.collection import CollectionRounds
-from distrl.sharing.learner import Sharing, SharingLearner
+from distrl.sharing.learner import Sharing
 from distrl.transforms.comparison import check_own_transforms
 from distrl.types import Trajectory
 from distrl.variables.client import VariableClient
@@ -216,22 +217,22 @@ class Builder:
         timeout: float | None = None,
         sharing: Sharing | None = None,
         split_update: SplitUpdate | None = None,
+        few_readers: bool = False,
     ) -> Learner:
         """Returns the learner; see `Learner`.
 
         Args:
           replay, learner_group: see `Learner`.
           timeout: None: `learner.timeout`.
-          sharing: the parameters that tasks of this process share, if any do.
+          sharing, few_readers: see `learner_kind`.
           split_update: see `Learner`.
         """
         self.start_backend()
         check_own_transforms(self.agent, self.task.replay, self.struct)
         config = self.task.learner
-        make: Callable[..., Learner] = Learner
-        if sharing is not None and sharing.shares(self.task.name):
-            make = functools.partial(SharingLearner, task=self.task.name, sharing=sharing)
-        learner = make(
+        devices = Devices(config.batch_size, config.num_devices)
+        is_divided = split_update is not None or devices.several
+        learner = learner_kind(self.task, sharing, is_divided, few_readers)(
             self.agent if config.learning else without_learning(self.agent),
             replay,
             seed=self.seed("learner", self.task.index),
@@ -239,7 +240,7 @@ class Builder:
             keep=1 if self.schedule is None else self.schedule.versions_kept,
             last=self.task.goal.max_learner_steps,
             max_trained_steps=self.task.goal.max_trained_steps,
-            devices=Devices(config.batch_size, config.num_devices),
+            devices=devices,
             learner_group=learner_group,
             period=self.task.replay.period,
             on_nonfinite=config.on_nonfinite,

@@ -177,7 +177,7 @@ def _update(builder: Builder, learner: Learner) -> Cost:
 
     def update() -> None:
         learner.update(sample)
-        jax.block_until_ready(learner.state().params)
+        jax.block_until_ready(learner.variables)
 
     update()  # compiles
     return _timed(update, _UPDATES_S)

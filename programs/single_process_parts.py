@@ -61,7 +61,7 @@ class TaskParts:
         every = builder.task.learner.every_steps
         self._start = None if every is None else StepStart(every)
         self.replay = builder.make_local_replay(resume_point.table(), stop)
-        self.learner = builder.make_learner(self.replay, group, sharing=sharing)
+        self.learner = builder.make_learner(self.replay, group, sharing=sharing, few_readers=True)
         self.resumed: dict[str, dict[str, Any]] = {}
         if resume_point.checkpoint is not None:
             checkpoint = Path(resume_point.checkpoint)

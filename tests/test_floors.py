@@ -47,7 +47,8 @@ ROOMS = """
     programs/program
     programs/substrate programs/placement programs/resources
     programs/diagram
-    programs/groups programs/learner_processes programs/pools programs/topology_rates
+    programs/groups programs/learner_kinds programs/learner_processes programs/pools
+    programs/topology_rates
     programs/__init__
 
     distrl/presets
@@ -61,7 +62,7 @@ ROOMS = """
     distrl/agents/a2c distrl/agents/dqn distrl/agents/impala distrl/agents/ppo
     distrl/agents/reinforce distrl/agents/sac distrl/agents/td3
     distrl/checkpointing distrl/inferencer distrl/policy_output distrl/population distrl/saved
-    distrl/sharing
+    distrl/in_place_learner distrl/sharing
     distrl/agents/actor_critic distrl/agents/continuous distrl/agents/prediction
     distrl/agents/q_learning distrl/agents/tunable
     distrl/learner distrl/rounds distrl/task distrl/testing

@@ -168,6 +168,15 @@ def update_options(agent: Agent) -> dict[str, bool | str] | None:
     return None if _HAS_BOTH and has_memory(agent) else compiler_options(agent)
 
 
+def may_overwrite() -> bool:
+    """Whether functions may overwrite arrays that they are given: `donate_argnums` of `jax.jit`.
+
+    With JAX 0.5 on CPUs, updates that came from the compilation cache, and were given memory that
+    was not JAX's own, made wrong numbers and ended the process.
+    """
+    return not _HAS_BOTH
+
+
 def _options_for_images(agent: Agent) -> dict[str, bool | str] | None:
     options: dict[str, bool | str] = {
         "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"

@@ -209,7 +209,7 @@ class Checkpointer:
         ):
             try:
                 save()
-            except (OSError, PeerError, DeadlineExceeded) as error:
+            except (OSError, PeerError, DeadlineExceeded, SaveError) as error:
                 failures.append(f"{name}: {type(error).__name__}: {error}")
         if failures:
             raise SaveError(one_line(f"could not save {'; '.join(failures)}"))
@@ -226,6 +226,7 @@ class Checkpointer:
           OSError: for example because the disk is full.
           PeerError, DeadlineExceeded: the monitor or the replay does not answer.
           Diverged: the learner's state is not finite.
+          SaveError: the learner's state is lost.
         """
         began, counted = time.monotonic(), dict(self._at_least())
         state = self._learner.state()

@@ -13,7 +13,7 @@ from distrl.agents.compiling import compiler_options
 from distrl.agents.losses.batch_share import weighted_mean
 from distrl.gradients.shares import BatchFacts
 from distrl.gradients.team import GradientTeam
-from distrl.types import Params, Trajectory
+from distrl.types import Array, Params, Trajectory
 
 _EXCHANGE_S = 1.0  # between two questions which workers are this learner's
 
@@ -49,16 +49,18 @@ class SplitUpdate:
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(function, compiler_options=self._options)
 
-    def __call__(self, params: Params, state: Any, batch: Trajectory) -> tuple[Params, Any, Logs]:
-        """See `UpdateCheck.checked`: `state` is the learner's, with the record of the check."""
+    def __call__(
+        self, params: Params, state: LearnerState, record: Array, batch: Trajectory
+    ) -> tuple[Params, LearnerState, Array, Logs]:
+        """Makes an update. Call `checked` before; see `UpdateCheck.checked`."""
         began = time.monotonic()
         self._exchange(began)
-        facts = BatchFacts.of(self._agent, params, state[0], batch)
-        shares = self._team.compute(params, state[0], batch, facts)
+        facts = BatchFacts.of(self._agent, params, state, batch)
+        shares = self._team.compute(params, state, batch, facts)
         whole = sum(extent.size for extent, _, _ in shares)
         parts = [Part(np.float32(extent.size / whole), *rest) for extent, *rest in shares]
         # The workers may overwrite the shares from the next call on.
-        made = jax.block_until_ready(self._apply(params, state, parts))
+        made = jax.block_until_ready(self._apply(params, state, record, parts))
         self._busy += time.monotonic() - began
         return made
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from distrl.errors import ConfigError
-from distrl.types import TIME_FIELDS, Nest, Trajectory
+from distrl.types import TIME_FIELDS, Array, Nest, Trajectory
 
 _AXIS = "batch"  # name of the mesh's axis
 _mesh: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", default=None)
@@ -70,29 +70,33 @@ class Devices:
         return self._mesh is not None
 
     def jit(
-        self, learner_step: Callable[..., Any], options: dict[str, bool | str] | None = None
+        self,
+        learner_step: Callable[..., Any],
+        options: dict[str, bool | str] | None = None,
+        donated: tuple[int, ...] = (),
     ) -> Callable[..., Any]:
-        """Compiles `Agent.learner_step`, for batches from `put`.
+        """Compiles an update from `UpdateCheck.checked`, for batches from `put`.
 
         Args:
           learner_step: the function.
           options: `jax.jit`'s `compiler_options`.
+          donated: numbers of the arguments that it overwrites; for a single device.
         """
         mesh = self._mesh
         if mesh is None:
-            return jax.jit(learner_step, compiler_options=options)
+            return jax.jit(learner_step, donate_argnums=donated, compiler_options=options)
 
-        def traced(params: Nest, learner_state: Nest, batch: Trajectory) -> Any:
+        def traced(params: Nest, learner_state: Nest, record: Array, batch: Trajectory) -> Any:
             token = _mesh.set(mesh)
             try:
-                return learner_step(params, learner_state, batch)
+                return learner_step(params, learner_state, record, batch)
             finally:
                 _mesh.reset(token)
 
         whole = self._whole
         return jax.jit(
             traced,
-            in_shardings=(whole, whole, self._split),
+            in_shardings=(whole, whole, whole, self._split),
             out_shardings=whole,
             compiler_options=options,
         )

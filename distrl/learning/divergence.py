@@ -103,14 +103,15 @@ class UpdateCheck:
     def checked(self, learner_step: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `Agent.learner_step` with the check.
 
-        It takes and returns `(learner_state, record)` instead of the learner state. Where updates
-        are skipped, one that is not finite returns the old parameters and learner state. While it
-        is traced, and so before anything is published or saved, it raises SpecError if parameters
-        or learner state do not keep their structure, shapes and dtypes, or priorities are not [B].
+        It also takes and returns the record, after the learner state. Where updates are skipped,
+        one that is not finite returns the old parameters and learner state. While it is traced, and
+        so before anything is published or saved, it raises SpecError if parameters or learner state
+        do not keep their structure, shapes and dtypes, or priorities are not [B].
         """
 
-        def step(params: Params, state: Any, batch: Trajectory) -> tuple[Params, Any, Logs]:
-            learner_state, record = state
+        def step(
+            params: Params, learner_state: LearnerState, record: Array, batch: Trajectory
+        ) -> tuple[Params, LearnerState, Array, Logs]:
             after, after_state, logs = learner_step(params, learner_state, batch)
             for name, old, new in zip(_NAMES, self._struct, (after, after_state), strict=True):
                 check_kept(old, new, name, "the update (learner_step)")
@@ -135,7 +136,7 @@ class UpdateCheck:
             new = fault if self.skips else fault & (record[_FIRST] == 0)
             first = record * _FAULT[0] + _FAULT[1] + record[_VERSION] * _OF_VERSION
             record = jnp.where(new, first + code * _OF_CODE, record * _FINE[0] + _FINE[1])
-            return after, (after_state, record), logs
+            return after, after_state, record, logs
 
         return step
 

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from distrl.agents.agent import Agent, Logs
+from distrl.agents.agent import Agent, LearnerState, Logs
 from distrl.agents.structs import params_struct
 from distrl.learner import Learner
 from distrl.learning.training_state import TrainingState, make_learner_state, make_params
 from distrl.sharing.config import Shared, paths, shared_leaves
-from distrl.types import Params, Sample, Trajectory
+from distrl.types import Array, Params, Sample, Trajectory
 
 _GRADIENTS = "shared_gradients"  # in an update's logs, until `SharingLearner` takes them out
 
@@ -146,11 +146,10 @@ class SharingLearner(Learner):
         super().__init__(agent, *args, **kwargs)
         compiled = self._devices.jit(self._check.checked(sharing.step(task, agent)))
 
-        def update(params: Params, state: Any, batch: Trajectory) -> tuple[Params, Any, Logs]:
-            inputs = params, sharing.take(task)
-            params, state, logs = compiled(inputs, state, batch)
-            sharing.give(task, logs.pop(_GRADIENTS, {}))
-            return params, state, logs
+        def update(params: Params, *others: Any) -> tuple[Params, LearnerState, Array, Logs]:
+            made = compiled((params, sharing.take(task)), *others)
+            sharing.give(task, made[-1].pop(_GRADIENTS, {}))
+            return made
 
         self._update = update
         params = sharing.newest(task, self._state.params)

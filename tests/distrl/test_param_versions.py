@@ -75,5 +75,5 @@ def test_the_step_that_diverges_is_named():
         return jax.tree.map(lambda x: x * np.nan, params), state, {"loss": 0.0}
 
     record = UpdateCheck.new_record(2**31 - 1)
-    _, (_, record), _ = jax.jit(check.checked(step))(params, ((), record), None)
+    _, _, record, _ = jax.jit(check.checked(step))(params, (), record, None)
     assert f"learner step {2**31}: params['w']" in str(check.error(record))

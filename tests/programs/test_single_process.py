@@ -185,7 +185,7 @@ def test_an_environment_that_raises(tmp_path):
 @pytest.mark.parametrize(
     "part",
     [
-        "build.Learner",
+        "build.learner_kind",
         "running.acting.Actor",
         "running.evaluating.Evaluator",
         "build.pools.evaluator_pool",

@@ -157,9 +157,10 @@ def split_work():
     work = []
     for count in (1, COUNT):
         devices = Devices(batch_size, count)
-        state = Learner(agent, None, seed=0, devices=devices).state()
-        update = devices.jit(agent.learner_step)
-        compiled = update.lower(state.params, state.agent, batch).compile()
+        learner = Learner(agent, None, seed=0, devices=devices)
+        state = learner.state()
+        update = learner._update.lower(state.params, state.agent, state.record, batch)
+        compiled = update.compile()
         work.append(compiled.cost_analysis()["flops"])
     assert work[1] < 1.1 * work[0] / COUNT, work
 

@@ -1,0 +1,196 @@
+"""Updates that overwrite parameters and learner state, of which others get copies."""
+
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from distrl import in_place_learner, presets
+from distrl.agents.compiling import may_overwrite
+from distrl.agents.dqn import DQNConfig
+from distrl.errors import DeadlineExceeded, SaveError
+from distrl.in_place_learner import InPlaceLearner
+from distrl.learner import Learner
+from distrl.learning.random_batches import NoReplay, random_batch
+from distrl.types import Sample
+
+pytestmark = pytest.mark.skipif(not may_overwrite(), reason="this JAX may not overwrite arrays")
+
+AGENTS = {
+    name: presets.experiment(env, name).make_agent()
+    for name, env in (("dqn", "CartPole-v1"), ("sac", "Pendulum-v1"))
+}
+BOTH = pytest.mark.parametrize("keeps_params", [False, True])
+
+
+def batch(agent, seed=0):
+    keys = np.arange(4, dtype=np.uint64)
+    sample = Sample(random_batch(agent, 1, len(keys)), keys, 0)
+    rewards = np.random.default_rng(seed).normal(size=(2, 4)).astype(np.float32)
+    timestep = sample.trajectory.timestep._replace(reward=rewards)
+    return sample._replace(trajectory=sample.trajectory._replace(timestep=timestep))
+
+
+def learner(keeps_params=False, name="dqn"):
+    return InPlaceLearner(AGENTS[name], NoReplay(), seed=0, keeps_params=keeps_params)
+
+
+def plain(name="dqn"):
+    return Learner(AGENTS[name], NoReplay(), seed=0)
+
+
+def same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def differ(one, other):
+    return not all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
+
+
+def arrays(learner):
+    return learner.state()[1:3]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+@BOTH
+def test_it_learns_what_another_learner_does(name, keeps_params):
+    other, one = plain(name), learner(keeps_params, name)
+    for seed in range(5):
+        assert one.version == seed
+        same(one.variables, other.variables)
+        for each in (other, one):
+            each.update(batch(AGENTS[name], seed))
+        same(arrays(one), arrays(other))
+    same(one.get_variables(4), other.get_variables(4))
+
+
+@BOTH
+def test_what_was_given_out_stays_as_it_is(keeps_params):
+    one, agent = learner(keeps_params), AGENTS["dqn"]
+    shown = []
+    one.on_update = lambda version, trained_steps, logs, params: shown.append(params)
+    kept = []
+    for seed in range(3):
+        version, params = one.variables
+        kept.append((params, one.state()))
+        assert version == one.state().version == seed
+        one.update(batch(agent, seed))
+    for (params, state), after in zip(kept, shown, strict=True):
+        same(params, state.params)
+        assert differ(params, after)
+    same(shown[-1], one.variables[1])
+    for params, of_update in zip([params for params, _ in kept[1:]], shown, strict=False):
+        same(params, of_update)
+
+
+@BOTH
+def test_it_resumes_from_a_state_which_stays_as_it_is(keeps_params):
+    one, agent = learner(keeps_params), AGENTS["dqn"]
+    one.update(batch(agent))
+    state = one.state()
+    others = [learner(), plain(), learner(True)]
+    for other in others:
+        other.restore(state)
+        other.restore(other.state())  # as for a copy of another's parameters
+    for each in (one, *others):
+        each.update(batch(agent, 1))
+    for other in others:
+        same(arrays(other), arrays(one))
+    assert differ(state.params, one.state().params)
+    again = learner()
+    again.restore(state)
+    same(arrays(again), state[1:3])
+
+
+@BOTH
+def test_parameters_that_are_not_finite_are_not_given_out(keeps_params):
+    one, agent = learner(keeps_params), AGENTS["dqn"]
+    one.update(batch(agent))
+    version, params = one.variables
+    kept = jax.tree.map(np.array, params)
+    sample = batch(agent, 1)
+    sample.trajectory.timestep.reward[:] = np.nan
+    one.update(sample)
+    assert one.version == 2
+    for _ in range(2):
+        assert one.variables[0] == version == 1
+        same(one.variables[1], kept)
+        one.update(sample)
+
+
+def test_a_state_is_copied_between_two_updates(monkeypatch):
+    one, agent = learner(), AGENTS["dqn"]
+    sample, begun, may_end = batch(agent), threading.Event(), threading.Event()
+    one.update(sample)
+    version, update = one.version, one._update
+
+    def slow(*args):
+        made = update(*args)  # overwrites them
+        begun.set()
+        assert may_end.wait(30.0)
+        return made
+
+    one._update = slow
+    updating = threading.Thread(target=one.update, args=(sample,))
+    updating.start()
+    try:
+        assert begun.wait(30.0)
+        monkeypatch.setattr(in_place_learner, "_UPDATE_S", 0.01)
+        for read in (one.state, lambda: one.variables):
+            with pytest.raises(DeadlineExceeded, match=r"an update has taken more than 0\.01 s"):
+                read()
+        monkeypatch.undo()
+        states = []
+        reading = threading.Thread(target=lambda: states.append((one.state(), one.variables)))
+        reading.start()
+    finally:
+        may_end.set()
+        updating.join(30.0)
+    reading.join(30.0)
+    [(state, (newest, params))] = states
+    assert state.version == newest == version + 1
+    same(params, state.params)
+
+
+@BOTH
+def test_an_update_that_raises_leaves_the_last_copy_of_the_parameters(keeps_params):
+    one, agent = learner(keeps_params), AGENTS["dqn"]
+    one.update(batch(agent))
+    version, params = one.variables
+    kept = jax.tree.map(np.array, params)
+    one.update(batch(agent, 1))
+    update = one._update
+
+    def fail(*args):
+        update(*args)
+        raise MemoryError("out of memory")
+
+    one._update = fail
+    with pytest.raises(MemoryError):
+        one.update(batch(agent, 2))
+    with pytest.raises(SaveError, match="state after 2 updates is lost: the next one"):
+        one.state()
+    assert version == 1 and one.variables[0] == (2 if keeps_params else 1)
+    if not keeps_params:
+        same(one.variables[1], kept)
+
+
+@BOTH
+def test_a_learner_state_may_be_the_parameters_themselves(keeps_params):
+    plain = DQNConfig().make(AGENTS["dqn"].env_spec)
+
+    class Agent(type(plain)):
+        def update_learner_state(self, params, opt_state, learner_state):
+            state = super().update_learner_state(params, opt_state, learner_state)
+            return state._replace(target=params["network"])
+
+    agent = Agent(plain.config, plain.env_spec)
+    one = InPlaceLearner(agent, NoReplay(), seed=0, keeps_params=keeps_params)
+    other = Learner(agent, NoReplay(), seed=0)
+    for seed in range(3):
+        for each in (one, other):
+            each.update(batch(agent, seed))
+        state = one.state()
+        same(state.agent.target, state.params["network"])
+        same(arrays(one), arrays(other))

@@ -1,0 +1,34 @@
+"""Which kind of learner a task has."""
+
+import functools
+
+import pytest
+
+from distrl import presets
+from distrl.in_place_learner import InPlaceLearner
+from distrl.learner import Learner
+from distrl.programs import learner_kinds
+from distrl.programs.learner_kinds import learner_kind
+
+
+@pytest.mark.parametrize(
+    "agent, is_divided, few_readers, may_overwrite, overwrites",
+    [
+        ("dqn", False, True, True, "parameters, too"),
+        ("dqn", False, False, True, "the learner state"),
+        ("dqn", True, True, True, "nothing"),
+        ("dqn", False, True, False, "nothing"),
+        ("impala", False, True, True, "nothing"),
+    ],
+)
+def test_what_updates_overwrite(
+    monkeypatch, agent, is_divided, few_readers, may_overwrite, overwrites
+):
+    monkeypatch.setattr(learner_kinds, "may_overwrite", lambda: may_overwrite)
+    (task,) = presets.experiment("CartPole-v1", agent).tasks.values()
+    kind = learner_kind(task, None, is_divided, few_readers)
+    if overwrites == "nothing":
+        assert kind is Learner
+    else:
+        assert isinstance(kind, functools.partial) and kind.func is InPlaceLearner
+        assert kind.keywords == {"keeps_params": overwrites == "the learner state"}
