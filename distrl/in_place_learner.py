@@ -46,11 +46,11 @@ class InPlaceLearner(Learner):
     def restore(self, state: TrainingState) -> None:
         """See `Learner`."""
         with _held(self._lock):
-            params, learner_state = _copied(state.params), _copied(state.agent)
-            super().restore(state._replace(params=params, agent=learner_state))
+            params = state.params if self._keeps_params else _copied(state.params)
+            super().restore(state._replace(params=params, agent=_copied(state.agent)))
 
     def state(self) -> TrainingState:
-        """See `Learner`; waits for an update that is being made, and copies.
+        """See `Learner`; waits for an update in progress, and copies what the next one overwrites.
 
         Raises:
           DeadlineExceeded: the update takes longer than a minute.
@@ -63,8 +63,10 @@ class InPlaceLearner(Learner):
                     f"the learner's state after {state.version} updates is lost: the next one, "
                     "which overwrites it, has failed"
                 )
-            params, learner_state = jax.tree.map(np.array, (state.params, state.agent))
-        return state._replace(params=params, agent=learner_state)
+            state = state._replace(agent=jax.tree.map(np.array, state.agent))
+            if self._keeps_params:
+                return state
+            return state._replace(params=jax.tree.map(np.array, state.params))
 
     def _make_update(self, sample: Sample) -> Params:
         self._await_compilation()  # without the lock, as it may take long
