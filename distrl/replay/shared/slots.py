@@ -248,8 +248,11 @@ class RingSlots(TableSlots):
 
     def has_room(self, count: int, batch_size: int) -> bool:
         # Not for each unroll that a sample admits: waking a writer costs as much as the sample.
-        room, admitted = self.room(count), self.can_insert(count)
-        return admitted > 0 and (admitted == room or not self.can_sample(batch_size))
+        room = self.room(count)
+        if room <= 0:
+            return False
+        least = room if self.can_sample(batch_size) else 1
+        return self.counts.admits(least, self._ints[PENDING])
 
     def room(self, count: int) -> int:
         return min(count, self._ints[_FREE_COUNT], self._max_size)

@@ -141,19 +141,24 @@ class RateLimiter:
           max_size: capacity of the table: an insert beyond it deletes one.
           pending: inserts that were admitted and are not counted yet.
         """
+        if self.admits(count, pending):
+            return count
         limits = self.limits
         inserts, size = self.inserts + pending, self.size + pending
-        # Once one is refused, so are all after it: usually checking the last one is enough.
-        if (
-            size + count <= limits.min_size_to_sample
-            or (inserts + count) * limits.samples_per_insert - self.samples <= limits.max_diff
-        ):
-            return count
         more = np.arange(1, count + 1)
         sizes = np.minimum(size + more, max_size + 1)  # before the excess is deleted
         error = (inserts + more) * limits.samples_per_insert - self.samples
         admitted = (sizes <= limits.min_size_to_sample) | (error <= limits.max_diff)
         return int(admitted.argmin())
+
+    def admits(self, count: int, pending: int = 0) -> bool:
+        """Returns whether `can_insert` admits all. Once one is refused, so are those after it."""
+        limits, samples = self.limits, self.samples
+        inserts = self.inserts + pending + count
+        return (
+            inserts - self.deletes <= limits.min_size_to_sample
+            or inserts * limits.samples_per_insert - samples <= limits.max_diff
+        )
 
     def can_sample(self, count: int) -> bool:
         """Returns whether `count` samples are admitted now."""
