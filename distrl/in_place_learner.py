@@ -1,53 +1,102 @@
 """A learner whose updates overwrite arrays that they are given."""
 
-import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from distrl.agents.agent import Agent
+from distrl.agents.agent import PRIORITIES, Agent, Logs
 from distrl.agents.compiling import update_options
-from distrl.errors import DeadlineExceeded, SaveError
+from distrl.agents.structs import params_struct
+from distrl.errors import SaveError
 from distrl.learner import Learner
-from distrl.learning.divergence import UpdateCheck
-from distrl.learning.finite_params import FiniteParams
+from distrl.learning.joined import Joined
+from distrl.learning.joined_params import (
+    CopiedParams,
+    JoinedParams,
+    held,
+    is_lost,
+    join_copy,
+    split_copy,
+)
 from distrl.learning.training_state import TrainingState
-from distrl.types import Nest, Params, Sample
+from distrl.types import Array, Params, Sample, Trajectory
 
-_UPDATE_S = 60.0  # how long other threads wait for an update
+_OTHERS = "others"  # logs besides priorities, joined
 
 
 class InPlaceLearner(Learner):
     """A learner whose updates overwrite the learner state that they are given, or parameters too.
 
-    Both takes 5 to 7 % off an update of SAC or TD3. Then readers of parameters get copies, each of
+    Both takes 4 to 7 % off an update of SAC or TD3. Then readers of parameters get copies, each of
     which costs as much as 2 % of such an update: it pays where several updates follow one another.
-    The learner state alone takes 2 % off. An update that raises loses the learner state.
+    The learner state alone takes 2 % off. An update that raises loses the learner state. Parameters
+    and learner state are kept joined, see `Joined`.
     """
 
-    def __init__(self, agent: Agent, *args: Any, keeps_params: bool, **kwargs: Any):
+    def __init__(self, agent: Agent, *args: Any, keeps_params: bool, keep: int = 1, **kwargs: Any):
         """Args:
-        agent, others: see `Learner`; for a single device, and without `split_update`.
+        agent, others: see `Learner`; for a single device, and without `split_update`. The agent
+          must be one that `follows_structs`.
         keeps_params: whether only the learner state is overwritten. If not, no older parameters are
           kept, whatever `keep` is.
         """
         self._lock, self._keeps_params = threading.RLock(), keeps_params
-        super().__init__(agent, *args, **kwargs)
-        update, options = self._check.checked(agent.learner_step), update_options(agent)
-        self._update = self._devices.jit(update, options, (1,) if keeps_params else (0, 1))
-        if not keeps_params:
+        super().__init__(agent, *args, keep=keep, **kwargs)
+        self._struct = params_struct(agent)
+        self._leaves = jax.tree.leaves(self._struct)
+        donated = (1,) if keeps_params else (0, 1)
+        self._update = self._devices.jit(self._joined_step, update_options(agent), donated)
+        if keeps_params:
+            self.published = JoinedParams(self._check, keep)
+        else:
             self.published = CopiedParams(self._check, self._lock)
         self.restore(self._state)
 
+    def _joined_step(
+        self,
+        params: Joined,
+        learner_state: Joined,
+        record: Array,
+        replaced: Sequence[Array | None],
+        batch: Trajectory,
+    ) -> tuple[Joined, Joined, Array, dict[str, Any]]:
+        """The update, to be traced. Args: replaced: leaves of `params` that others replace."""
+        # Both barriers keep the update apart from the joining, so that it rounds as it does alone.
+        nest, state = jax.lax.optimization_barrier((params.split(), learner_state.split()))
+        if replaced:
+            leaves, structure = jax.tree.flatten(nest)
+            pairs = zip(leaves, replaced, strict=True)
+            nest = jax.tree.unflatten(structure, [x if new is None else new for x, new in pairs])
+        step = self._check.checked(self._agent.learner_step)
+        made = jax.lax.optimization_barrier(step(nest, state, record, batch))
+        after, after_state, record, logs = made
+        others = Joined.of({name: log for name, log in logs.items() if name != PRIORITIES})
+        logs = {_OTHERS: others, PRIORITIES: logs.get(PRIORITIES)}
+        return Joined.of(after), Joined.of(after_state), record, logs
+
+    def _arguments(self, env_steps: int) -> tuple[Any, ...]:
+        return *self._state[1:3], self._state.record, self._replaced(env_steps)
+
+    def _replaced(self, env_steps: int) -> list[Array | None]:
+        """Returns the leaves that the agent replaces, None for others; [] if it replaces none."""
+        nest = self._agent.with_env_steps(self._struct, env_steps)
+        if nest is self._struct:
+            return []
+        pairs = zip(self._leaves, jax.tree.leaves(nest), strict=True)
+        return [None if new is old else new for old, new in pairs]
+
+    def _last_logs(self) -> Logs:
+        return self._logs[_OTHERS].on_host() if self._logs else {}
+
     def restore(self, state: TrainingState) -> None:
         """See `Learner`."""
-        with _held(self._lock):
-            params = state.params if self._keeps_params else _copied(state.params)
-            super().restore(state._replace(params=params, agent=_copied(state.agent)))
+        with held(self._lock):
+            super().restore(
+                state._replace(params=join_copy(state.params), agent=join_copy(state.agent))
+            )
 
     def state(self) -> TrainingState:
         """See `Learner`; waits for an update in progress, and copies what the next one overwrites.
@@ -56,71 +105,32 @@ class InPlaceLearner(Learner):
           DeadlineExceeded: the update takes longer than a minute.
           SaveError: the last update has failed.
         """
-        with _held(self._lock):
+        with held(self._lock):
             state = self._state
-            if _is_lost((state.params, state.agent)):
+            if is_lost((state.params, state.agent)):
                 raise SaveError(
                     f"the learner's state after {state.version} updates is lost: the next one, "
                     "which overwrites it, has failed"
                 )
-            state = state._replace(agent=jax.tree.map(np.array, state.agent))
-            if self._keeps_params:
-                return state
-            return state._replace(params=jax.tree.map(np.array, state.params))
+            copy = np.asarray if self._keeps_params else np.array
+            params = jax.tree.map(copy, state.params).split()
+            agent = jax.tree.map(np.array, state.agent).split()
+            return state._replace(params=params, agent=agent)
 
     def _make_update(self, sample: Sample) -> Params:
         self._await_compilation()  # without the lock, as it may take long
-        with _held(self._lock):
+        with held(self._lock):
             params = super()._make_update(sample)
-            shown = self.on_update is not None and not self._keeps_params
-            return _copied(params) if shown else params
+            if self.on_update is None:
+                return params
+            return params.on_host() if self._keeps_params else split_copy(params)
 
 
-class CopiedParams(FiniteParams):
-    """As `FiniteParams`; gives out copies, made when asked for them. `of_version` knows none."""
-
-    def __init__(self, check: UpdateCheck, lock: threading.RLock):
-        """Args: check: see `FiniteParams`. lock: held while an update overwrites the newest."""
-        super().__init__(check, keep=0)
-        self._lock = lock
-
-    def restart(self, version: int, params: Params, record: Any) -> None:
-        """See `FiniteParams`."""
-        super().restart(version, _copied(params), record)
-
-    def current(self) -> tuple[int, Params]:
-        """See `FiniteParams`.
-
-        Raises:
-          DeadlineExceeded: an update takes longer than a minute.
-        """
-        with _held(self._lock):
-            before = self._finite
-            if not _is_lost(self._newest.params):
-                super().current()
-            if self._finite is not before:
-                self._finite = self._finite._replace(params=_copied(self._finite.params))
-            return self._finite[:2]
-
-
-@contextlib.contextmanager
-def _held(lock: threading.RLock) -> Iterator[None]:
-    if not lock.acquire(timeout=_UPDATE_S):
-        raise DeadlineExceeded(
-            f"the learner's state cannot be read: an update has taken more than {_UPDATE_S:g} s"
-        )
+def follows_structs(agent: Agent) -> bool:
+    """Whether an agent's `with_env_steps` takes shapes and dtypes in the place of parameters."""
+    struct = params_struct(agent)
     try:
-        yield
-    finally:
-        lock.release()
-
-
-@jax.jit
-def _copied(nest: Nest) -> Nest:
-    # Not `jax.device_put(x, may_alias=False)`: it copies neither views of JAX's arrays nor NumPy's.
-    return jax.tree.map(jnp.copy, nest)
-
-
-def _is_lost(nest: Nest) -> bool:
-    """Returns whether an update has overwritten arrays, and has not replaced them."""
-    return any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(nest))
+        made = agent.with_env_steps(struct, 0)
+    except (TypeError, AttributeError, ValueError):  # it computes with them
+        return False
+    return jax.tree.structure(made) == jax.tree.structure(struct)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distrl.agents.agent import PRIORITIES, Agent
+from distrl.agents.agent import PRIORITIES, Agent, Logs
 from distrl.agents.compiling import update_options
 from distrl.errors import Diverged, Stopped
 from distrl.gradients.update import SplitUpdate
@@ -125,9 +125,7 @@ class Learner(LearnerLoop):
     def compile_ahead(self, batch: Trajectory) -> None:
         """Begins to compile the update in another thread, for batches of these shapes."""
         if not self._devices.several:  # with several, arrays are placed: other arguments for JAX
-            state = self._state
-            params = self._agent.with_env_steps(state.params, state.inserted)
-            self.ahead = CompileAhead(self._update, params, state.agent, state.record, batch)
+            self.ahead = CompileAhead(self._update, *self._arguments(self._state.inserted), batch)
 
     @property
     def variables(self) -> tuple[int, Params]:
@@ -147,6 +145,10 @@ class Learner(LearnerLoop):
     def state(self) -> TrainingState:
         """Returns the state after the last update. Never blocks the learner; safe in any thread."""
         return self._state
+
+    def unshared_state(self) -> TrainingState:
+        """As `state`, without what tasks that share parameters have changed in them since."""
+        return self.state()
 
     def restore(self, state: TrainingState) -> None:
         """Resumes from the finite state of a learner with the same agent. Not during an update.
@@ -185,7 +187,7 @@ class Learner(LearnerLoop):
 
     def share(self) -> None:
         """Takes process 0's state. All processes call it once, before their first update."""
-        group, state = self._learner_group, self._state
+        group, state = self._learner_group, self.state()
         totals = state.version, state.trained_steps, state.consumed, state.inserted
         sums = group.agree(True, totals if group.index == 0 else [0] * 4).sums
         version, trained_steps, consumed, inserted = sums
@@ -215,7 +217,7 @@ class Learner(LearnerLoop):
         """Makes one update on the given batch. Raises what `step` does."""
         params = self._make_update(sample)
         if self.on_update is not None:
-            self.on_update(self.version, self.trained_steps, self._logs, params)
+            self.on_update(self.version, self.trained_steps, self._last_logs(), params)
 
     def _make_update(self, sample: Sample) -> Params:
         """Makes one update on the given batch; returns the parameters, on one device."""
@@ -241,11 +243,9 @@ class Learner(LearnerLoop):
         batch = self._devices.put(trajectory)
         account.switch(COMPUTE)
         self._await_compilation()
-        params = self._agent.with_env_steps(state.params, self._inserted.total)
+        arguments = self._arguments(self._inserted.total)
         with self.while_computing:
-            params, agent_state, record, self._logs = self._update(
-                params, state.agent, state.record, batch
-            )
+            params, agent_state, record, self._logs = self._update(*arguments, batch)
         self._state = TrainingState(
             state.version + 1,
             params,
@@ -268,6 +268,15 @@ class Learner(LearnerLoop):
             self._lags.add(state.version, trajectory, real)
         self._priorities.update(sample.key, self._logs.pop(PRIORITIES, None))
         return made[0]
+
+    def _arguments(self, env_steps: int) -> tuple[Any, ...]:
+        """Returns what the update takes before the batch. Args: env_steps: of all actors so far."""
+        params, agent_state = self._state[1:3]
+        return self._agent.with_env_steps(params, env_steps), agent_state, self._state.record
+
+    def _last_logs(self) -> Logs:
+        """Returns the logs of the last update, without priorities."""
+        return self._logs
 
     def _await_compilation(self) -> None:
         if self.ahead is not None:
@@ -315,5 +324,5 @@ class Learner(LearnerLoop):
             report["updates_skipped"] = self._check.skipped(record)
         if self._split_update is not None:
             report.update(self._split_update.report())
-        report.update(scalars(self._logs, report))
+        report.update(scalars(self._last_logs(), report))
         return report

@@ -232,8 +232,9 @@ class Builder:
         config = self.task.learner
         devices = Devices(config.batch_size, config.num_devices)
         is_divided = split_update is not None or devices.several
-        learner = learner_kind(self.task, sharing, is_divided, few_readers)(
-            self.agent if config.learning else without_learning(self.agent),
+        agent = self.agent if config.learning else without_learning(self.agent)
+        learner = learner_kind(self.task, agent, sharing, is_divided, few_readers)(
+            agent,
             replay,
             seed=self.seed("learner", self.task.index),
             timeout=config.timeout if timeout is None else timeout,

@@ -95,10 +95,11 @@ class Agent(abc.ABC):
     def with_env_steps(self, params: Params, env_steps: int) -> Params:
         """Returns the parameters, in which all that depends on environment steps is up to date.
 
-        The learner calls it before each update, outside of JAX: it must be cheap.
+        The learner calls it before each update, outside of JAX: it must be cheap. It should replace
+        leaves, and compute with none: else updates cannot overwrite arrays, which costs some speed.
 
         Args:
-          params: the parameters, which are not changed.
+          params: the parameters, which are not changed; or their shapes and dtypes.
           env_steps: environment steps of all actors so far, in unrolls that reached the table.
         """
         return params

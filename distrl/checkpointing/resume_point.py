@@ -195,7 +195,7 @@ def restore_learner(
             UpdateCheck.new_record(version, manifest.get("updates_skipped", 0)),
         )
     )
-    state = Learner.state(learner)  # its own: parameters that tasks share may be newer elsewhere
+    state = learner.unshared_state()
     restored = {
         "version": state.version,
         "env_steps": state.trained_steps,

@@ -166,6 +166,10 @@ class SharingLearner(Learner):
         state = super().state()
         return state._replace(params=self._sharing.newest(self._task, state.params))
 
+    def unshared_state(self) -> TrainingState:
+        """See `Learner`."""
+        return super().state()
+
     def update(self, sample: Sample) -> None:
         """See `Learner`."""
         self._state = self.state()

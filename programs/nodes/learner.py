@@ -32,7 +32,7 @@ from distrl.runtime.host_resources import usable_cores
 from distrl.variables.frames import FrameVariableServer
 from distrl.variables.packed import Packed
 
-_PUBLISH_S = 1e-3  # between two versions of the parameters, while short updates follow one another
+_PUBLISH_S = 2e-3  # between two versions of the parameters, while short updates follow one another
 
 
 def add_learners(

@@ -6,12 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from distrl import in_place_learner, presets
+from distrl import presets
+from distrl.agents.agent import PRIORITIES
 from distrl.agents.compiling import may_overwrite
 from distrl.agents.dqn import DQNConfig
 from distrl.errors import DeadlineExceeded, SaveError
-from distrl.in_place_learner import InPlaceLearner
+from distrl.in_place_learner import InPlaceLearner, follows_structs
 from distrl.learner import Learner
+from distrl.learning import joined_params
 from distrl.learning.random_batches import NoReplay, random_batch
 from distrl.types import Sample
 
@@ -24,9 +26,9 @@ AGENTS = {
 BOTH = pytest.mark.parametrize("keeps_params", [False, True])
 
 
-def batch(agent, seed=0):
+def batch(agent, seed=0, inserts=0):
     keys = np.arange(4, dtype=np.uint64)
-    sample = Sample(random_batch(agent, 1, len(keys)), keys, 0)
+    sample = Sample(random_batch(agent, 1, len(keys)), keys, inserts)
     rewards = np.random.default_rng(seed).normal(size=(2, 4)).astype(np.float32)
     timestep = sample.trajectory.timestep._replace(reward=rewards)
     return sample._replace(trajectory=sample.trajectory._replace(timestep=timestep))
@@ -63,6 +65,61 @@ def test_it_learns_what_another_learner_does(name, keeps_params):
             each.update(batch(AGENTS[name], seed))
         same(arrays(one), arrays(other))
     same(one.get_variables(4), other.get_variables(4))
+
+
+@BOTH
+def test_leaves_that_follow_from_environment_steps_are_up_to_date(keeps_params):
+    other, one = plain(), learner(keeps_params)
+    shown = []
+    for seed in range(1, 4):
+        for each in (other, one):
+            each.update(batch(AGENTS["dqn"], seed, inserts=1000 * seed))
+        same(arrays(one), arrays(other))
+        shown.append(float(one.variables[1]["agent"]["epsilon"]))
+    assert 1.0 > shown[0] > shown[1] > shown[2]
+
+
+@BOTH
+def test_logs_are_those_of_another_learner(keeps_params):
+    other, one = plain(), learner(keeps_params)
+    assert one.take_report() == other.take_report()
+    shown = []
+    for each in (other, one):
+        each.on_update = lambda version, trained_steps, logs, params: shown.append(logs)
+        each.update(batch(AGENTS["dqn"]))
+    same(*shown)
+    assert "loss" in shown[1] and PRIORITIES not in shown[1]
+    assert one.take_report() == other.take_report()
+
+
+def test_it_keeps_older_parameters_where_they_are_asked_for():
+    one = InPlaceLearner(AGENTS["dqn"], NoReplay(), seed=0, keeps_params=True, keep=2)
+    kept = [one.variables[1]]
+    for seed in range(2):
+        one.update(batch(AGENTS["dqn"], seed))
+        kept.append(one.variables[1])
+    assert one.published.versions() == [1, 2]
+    for version in (1, 2):
+        same(one.published.of_version(version), kept[version])
+    with pytest.raises(LookupError, match="the parameters of 0 updates are not kept"):
+        one.published.of_version(0)
+
+
+def test_which_agents_can_have_it():
+    class Scaled(type(AGENTS["dqn"])):
+        def with_env_steps(self, params, env_steps):
+            return jax.tree.map(lambda leaf: leaf * 0.5, params)
+
+    class Changed(Scaled):
+        def with_env_steps(self, params, env_steps):
+            return {"agent": params}
+
+    agent = AGENTS["dqn"]
+    assert all(map(follows_structs, AGENTS.values()))
+    for kind in (Scaled, Changed):
+        other = object.__new__(kind)
+        vars(other).update(vars(agent))
+        assert not follows_structs(other)
 
 
 @BOTH
@@ -136,7 +193,7 @@ def test_a_state_is_copied_between_two_updates(monkeypatch):
     updating.start()
     try:
         assert begun.wait(30.0)
-        monkeypatch.setattr(in_place_learner, "_UPDATE_S", 0.01)
+        monkeypatch.setattr(joined_params, "UPDATE_S", 0.01)
         for read in (one.state, lambda: one.variables):
             with pytest.raises(DeadlineExceeded, match=r"an update has taken more than 0\.01 s"):
                 read()
