@@ -187,7 +187,7 @@ class Learner(LearnerLoop):
 
     def share(self) -> None:
         """Takes process 0's state. All processes call it once, before their first update."""
-        group, state = self._learner_group, self.state()
+        group, state = self._learner_group, self.unshared_state()
         totals = state.version, state.trained_steps, state.consumed, state.inserted
         sums = group.agree(True, totals if group.index == 0 else [0] * 4).sums
         version, trained_steps, consumed, inserted = sums

@@ -110,13 +110,17 @@ def test_which_agents_can_have_it():
         def with_env_steps(self, params, env_steps):
             return jax.tree.map(lambda leaf: leaf * 0.5, params)
 
+    class OnTheHost(Scaled):
+        def with_env_steps(self, params, env_steps):
+            return jax.tree.map(lambda leaf: np.where(env_steps < 0, leaf, leaf), params)
+
     class Changed(Scaled):
         def with_env_steps(self, params, env_steps):
             return {"agent": params}
 
     agent = AGENTS["dqn"]
     assert all(map(follows_structs, AGENTS.values()))
-    for kind in (Scaled, Changed):
+    for kind in (Scaled, OnTheHost, Changed):
         other = object.__new__(kind)
         vars(other).update(vars(agent))
         assert not follows_structs(other)

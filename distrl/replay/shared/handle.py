@@ -34,6 +34,7 @@ from distrl.replay.table import files, reconfigure
 from distrl.replay.table.info import TableInfo
 from distrl.replay.table.waiting import wait_until
 from distrl.runtime.patience import may_end
+from distrl.shared_memory.futex import fence
 from distrl.shared_memory.process import Process
 from distrl.types import Sample, Trajectory
 
@@ -193,10 +194,11 @@ class TableHandle:
         table.wake(events)
         columns.take(self._stored, slots, out)
         for attempt in range(_TRIES):
+            fence()  # an overwritten slot has another key before its data changes
+            if not store.overwritten(slots, draw.keys).any():
+                break
             with table.lock:
                 stale = np.flatnonzero(store.overwritten(slots, draw.keys))
-                if len(stale) == 0:
-                    break
                 self._wait(  # a writer's death may have emptied a small table
                     clients.SAMPLES,
                     lambda: store.size > 0,
