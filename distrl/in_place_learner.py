@@ -45,7 +45,7 @@ class InPlaceLearner(Learner):
         """
         self._lock, self._keeps_params = threading.RLock(), keeps_params
         super().__init__(agent, *args, keep=keep, **kwargs)
-        self._struct = params_struct(agent)
+        self._struct = jax.eval_shape(lambda: self._state.params)
         self._leaves = jax.tree.leaves(self._struct)
         donated = (1,) if keeps_params else (0, 1)
         self._update = self._devices.jit(self._joined_step, update_options(agent), donated)
@@ -121,9 +121,7 @@ class InPlaceLearner(Learner):
         self._await_compilation()  # without the lock, as it may take long
         with held(self._lock):
             params = super()._make_update(sample)
-            if self.on_update is None:
-                return params
-            return params.on_host() if self._keeps_params else split_copy(params)
+            return params if self.on_update is None else split_copy(params)
 
 
 def follows_structs(agent: Agent) -> bool:
