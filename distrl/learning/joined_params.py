@@ -25,8 +25,12 @@ class JoinedParams(FiniteParams):
         super().current()
         finite = self._finite  # read once, as other threads replace it
         if isinstance(finite.params, Joined):
-            finite = self._finite = finite._replace(params=finite.params.on_host())
+            finite = self._finite = finite._replace(params=self._split(finite.params))
         return finite[:2]
+
+    @staticmethod
+    def _split(params: Joined) -> Params:
+        return params.on_host()
 
     def of_version(self, version: int) -> Params | None:
         """See `FiniteParams`."""
@@ -34,7 +38,7 @@ class JoinedParams(FiniteParams):
         return params.on_host() if isinstance(params, Joined) else params
 
 
-class CopiedParams(FiniteParams):
+class CopiedParams(JoinedParams):
     """As `JoinedParams`; gives out copies, made when asked for them. `of_version` knows none."""
 
     def __init__(self, check: UpdateCheck, lock: threading.RLock):
@@ -53,12 +57,11 @@ class CopiedParams(FiniteParams):
           DeadlineExceeded: an update takes longer than a minute.
         """
         with held(self._lock):
-            if not is_lost(self._newest.params):
-                super().current()
-            finite = self._finite
-            if isinstance(finite.params, Joined):
-                finite = self._finite = finite._replace(params=split_copy(finite.params))
-            return finite[:2]
+            return self._finite[:2] if is_lost(self._newest.params) else super().current()
+
+    @staticmethod
+    def _split(params: Joined) -> Params:
+        return split_copy(params)
 
 
 @contextlib.contextmanager
