@@ -25,13 +25,7 @@ from distrl.learning.training_state import TrainingState, make_learner_state, ma
 from distrl.metrics.reports import Report
 from distrl.replay.age_bound import AgeBound
 from distrl.replay.buffer import ReplayReader
-from distrl.runtime.time_account import (
-    COMPUTE,
-    PUBLISH,
-    TRANSFER,
-    current_account,
-    in_state,
-)
+from distrl.runtime.time_account import COMPUTE, PUBLISH, TRANSFER, current_account, in_state
 from distrl.types import Params, Sample, StepType, Trajectory
 
 
@@ -190,19 +184,10 @@ class Learner(LearnerLoop):
         group, state = self._learner_group, self.unshared_state()
         totals = state.version, state.trained_steps, state.consumed, state.inserted
         sums = group.agree(True, totals if group.index == 0 else [0] * 4).sums
-        version, trained_steps, consumed, inserted = sums
+        names = "version", "trained_steps", "consumed", "inserted"
         params, agent, record = group.broadcast((state.params, state.agent, state.record))
-        self.restore(
-            state._replace(
-                version=version,
-                params=params,
-                agent=agent,
-                trained_steps=trained_steps,
-                consumed=consumed,
-                inserted=inserted,
-                record=record,
-            )
-        )
+        counted = state._replace(**dict(zip(names, sums, strict=True)))
+        self.restore(counted._replace(params=params, agent=agent, record=record))
 
     def leave(self) -> None:
         """Ends the updates of all of the learner's processes, unless they have ended already."""
@@ -240,12 +225,13 @@ class Learner(LearnerLoop):
         self.acted_elsewhere = elsewhere[0] + by_all[0] - new[0], elsewhere[1] + by_all[1] - new[1]
         self._inserted.add(inserted, rows, steps)
         before = (account := current_account()).switch(TRANSFER)
-        batch = self._devices.put(trajectory)
+        batch = self._batch(sample)
         account.switch(COMPUTE)
         self._await_compilation()
         arguments = self._arguments(self._inserted.total)
         with self.while_computing:
-            params, agent_state, record, self._logs = self._update(*arguments, batch)
+            made = self._update(*arguments, batch)
+        params, agent_state, record, self._logs = self._results(made)
         self._state = TrainingState(
             state.version + 1,
             params,
@@ -273,6 +259,14 @@ class Learner(LearnerLoop):
         """Returns what the update takes before the batch. Args: env_steps: of all actors so far."""
         params, agent_state = self._state[1:3]
         return self._agent.with_env_steps(params, env_steps), agent_state, self._state.record
+
+    def _batch(self, sample: Sample) -> Any:
+        """Returns what the update takes as its batch."""
+        return self._devices.put(sample.trajectory)
+
+    def _results(self, made: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns parameters, learner state, record and logs. Args: made: what the update made."""
+        return made
 
     def _last_logs(self) -> Logs:
         """Returns the logs of the last update, without priorities."""

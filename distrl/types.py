@@ -84,6 +84,9 @@ class Sample(NamedTuple):
     trajectory: Trajectory
     key: Array  # uint64 [B], the items' keys in their table, for priority updates
     inserts: int = 0  # unrolls that the table had received by then; for a queue, handed out
+    packed: tuple[Trajectory, Array] | None = None
+    """The trajectory, and the memory, uint8 `[bytes]`, of whose `Columns` its leaves are views, but
+    for `probability`; None: they are apart. It says nothing about any other trajectory."""
 
 
 TIME_FIELDS = ("timestep", "action", "extras", "version")

@@ -22,9 +22,10 @@ from distrl.learner import Learner
 from distrl.learning.random_batches import NoReplay
 from distrl.programs.build import NEVER, Builder
 from distrl.programs.topology_rates import CPU, GPU, Cost, CostLine, Costs, DeviceCosts
+from distrl.replay.columns import Columns
 from distrl.runtime.host_resources import on_one_core, usable_cores
 from distrl.runtime.process_stat import process_stat
-from distrl.types import Sample, StepType, TimeStep, Trajectory
+from distrl.types import StepType, TimeStep
 from distrl.variables.client import VariableClient
 
 _STEPS_S, _INFERENCES_S, _UPDATES_S = 0.15, 0.08, 0.15  # for each measurement
@@ -48,10 +49,12 @@ def measure(experiment: Experiment, cores: int) -> Costs:
     pools.make(one)
     if jax.default_backend() == GPU:
         devices[GPU] = jax.devices(GPU)[0]
+    columns = Columns(builder.struct, builder.task.replay.unroll_length)
+    packs = columns if columns.packs else None
     measured = {}
     for name, device in devices.items():
         with jax.default_device(device):
-            learner = builder.make_learner(NoReplay())  # type: ignore[arg-type]
+            learner = builder.make_learner(NoReplay(packs))  # type: ignore[arg-type]
             inferencer = builder.make_inferencer(VariableClient(learner, NEVER), many)
             inferences = {n: _inference(builder, inferencer, n) for n in (few, many)}
             if name == CPU:
@@ -61,7 +64,9 @@ def measure(experiment: Experiment, cores: int) -> Costs:
                 for n, wall in pools.inferences.items():
                     inferences[n] = inferences[n]._replace(wall=wall)
             inference = CostLine.through(few, inferences[few], many, inferences[many])
-            measured[name] = DeviceCosts(inference, _update(builder, learner))
+            measured[name] = DeviceCosts(
+                inference, _update(columns, builder.task.learner.batch_size, learner)
+            )
     return Costs(step, threaded, measured, pools.shares_core and experiment.actors.pin)
 
 
@@ -165,15 +170,14 @@ def _inference(builder: Builder, inferencer: Inferencer, rows: int) -> Cost:
     return cost._replace(cpu=alone.cpu)
 
 
-def _update(builder: Builder, learner: Learner) -> Cost:
-    size = builder.task.learner.batch_size
-    batch: Trajectory = jax.tree.map(
-        lambda leaf: np.zeros(leaf.shape, leaf.dtype), builder.task.batch_struct(builder.struct)
-    )
-    batch.timestep.step_type[:] = StepType.MID
-    batch.timestep.discount[:] = 1.0
-    batch.probability[:] = 1.0
-    sample = Sample(batch, np.arange(size, dtype=np.uint64))
+def _update(columns: Columns, size: int, learner: Learner) -> Cost:
+    keys = np.arange(size, dtype=np.uint64)
+    sample = columns.sample(columns.allocate(size), np.ones(size, np.float32), keys, 0)
+    timestep = sample.trajectory.timestep
+    for leaf in jax.tree.leaves(sample.trajectory._replace(probability=())):
+        leaf.fill(0)
+    timestep.step_type.fill(StepType.MID)
+    timestep.discount.fill(1.0)
 
     def update() -> None:
         learner.update(sample)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from distrl.learning.divergence import UpdateCheck
+from distrl.runtime.joined import Joined
 from distrl.runtime.time_account import COMPUTE, PUBLISH, in_state
 from distrl.types import Params
 
@@ -100,10 +101,17 @@ class FiniteParams:
 
     def current(self) -> tuple[int, Params]:
         """Returns version and parameters: the newest, or the last ones known to be finite."""
+        self._note_finite()
+        return self._finite[:2]
+
+    def current_to_copy(self) -> tuple[int, Params | Joined]:
+        """As `current`, for a caller that copies them at once: as they are kept."""
+        return self.current()
+
+    def _note_finite(self) -> None:
         newest = self._newest
         if newest.version != self._finite.version and self._check.is_finite(newest.record):
             self._finite = newest
-        return self._finite[:2]
 
     def get(self, newer_than: int) -> tuple[int, Params] | None:
         """Returns what `current` does; None if its version is not newer than this."""

@@ -1,20 +1,36 @@
 """A learner's newest parameters, given out as nests while the learner has them joined."""
 
-import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from distrl.errors import DeadlineExceeded
 from distrl.learning.divergence import UpdateCheck
 from distrl.learning.finite_params import FiniteParams
-from distrl.learning.joined import Joined
+from distrl.runtime.joined import Joined
 from distrl.types import Nest, Params
 
 UPDATE_S = 60.0  # how long other threads wait for an update
+
+
+class UpdateLock:
+    """A context for one thread at a time, which may enter it again: an update, or who reads it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        """Raises DeadlineExceeded if an update takes longer than a minute."""
+        if not self._lock.acquire(timeout=UPDATE_S):
+            raise DeadlineExceeded(
+                f"the learner's state cannot be read: an update has taken more than {UPDATE_S:g} s"
+            )
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
 
 
 class JoinedParams(FiniteParams):
@@ -22,11 +38,17 @@ class JoinedParams(FiniteParams):
 
     def current(self) -> tuple[int, Params]:
         """See `FiniteParams`."""
-        super().current()
+        self._note_finite()
         finite = self._finite  # read once, as other threads replace it
         if isinstance(finite.params, Joined):
             finite = self._finite = finite._replace(params=self._split(finite.params))
         return finite[:2]
+
+    def current_to_copy(self) -> tuple[int, Params | Joined]:
+        """See `FiniteParams`; the arrays are NumPy's, unless they were given to `restart`."""
+        self._note_finite()
+        version, params, _ = self._finite
+        return version, params.map(np.asarray) if isinstance(params, Joined) else params
 
     @staticmethod
     def _split(params: Joined) -> Params:
@@ -41,7 +63,7 @@ class JoinedParams(FiniteParams):
 class CopiedParams(JoinedParams):
     """As `JoinedParams`; gives out copies, made when asked for them. `of_version` knows none."""
 
-    def __init__(self, check: UpdateCheck, lock: threading.RLock):
+    def __init__(self, check: UpdateCheck, lock: UpdateLock):
         """Args: check: see `FiniteParams`. lock: held while an update overwrites the newest."""
         super().__init__(check, keep=0)
         self._lock = lock
@@ -56,29 +78,25 @@ class CopiedParams(JoinedParams):
         Raises:
           DeadlineExceeded: an update takes longer than a minute.
         """
-        with held(self._lock):
-            return self._finite[:2] if is_lost(self._newest.params) else super().current()
+        with self._lock:
+            return super().current()
+
+    def current_to_copy(self) -> tuple[int, Params | Joined]:
+        """See `JoinedParams`. Raises what `current` does."""
+        with self._lock:
+            self._note_finite()
+            finite = self._finite
+            if isinstance(finite.params, Joined):
+                finite = self._finite = finite._replace(params=finite.params.map(np.array))
+        return finite[:2]
+
+    def _note_finite(self) -> None:
+        if not is_lost(self._newest.params):
+            super()._note_finite()
 
     @staticmethod
     def _split(params: Joined) -> Params:
         return split_copy(params)
-
-
-@contextlib.contextmanager
-def held(lock: threading.RLock) -> Iterator[None]:
-    """Holds a lock that an update holds, too.
-
-    Raises:
-      DeadlineExceeded: the update takes longer than a minute.
-    """
-    if not lock.acquire(timeout=UPDATE_S):
-        raise DeadlineExceeded(
-            f"the learner's state cannot be read: an update has taken more than {UPDATE_S:g} s"
-        )
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @jax.jit

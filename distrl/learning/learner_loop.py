@@ -129,7 +129,7 @@ class LearnerLoop(abc.ABC):
 
     def _step_unless_over(self, acting_over: Callable[[], bool]) -> bool:
         """As `step`, but returns False if acting is over and there is no further batch."""
-        began, deadline = time.monotonic(), Deadline(self._timeout)
+        began, deadline = time.monotonic(), None
         while True:
             over = acting_over()  # asked first: nothing is inserted between this and the next line
             if over and not self._replay.has_more():
@@ -139,6 +139,7 @@ class LearnerLoop(abc.ABC):
                 with in_state(SAMPLING):
                     sample = self._replay.sample(limit)
             except DeadlineExceeded:
+                deadline = deadline or Deadline(self._timeout)
                 if deadline.left() <= 0 or not (over or acting_over()):
                     raise
             else:

@@ -9,6 +9,7 @@ from dm_env import specs as dm_specs
 
 from distrl import specs
 from distrl.agents.agent import Agent
+from distrl.replay.columns import Columns
 from distrl.types import StepType, Trajectory
 
 
@@ -16,6 +17,10 @@ class NoReplay:
     """Stands for a `Learner`'s replay where `update` is given its batches."""
 
     is_prioritized = False
+
+    def __init__(self, packs: Columns | None = None):
+        """Args: packs: see `ReplayReader`."""
+        self.packs = packs
 
 
 def random_windows(

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import SpecError
+from distrl.replay.columns import Columns
 from distrl.replay.config import ReplayConfig as ReplayConfig  # documented under this name, too
 from distrl.replay.insert_priorities import are_priorities
 from distrl.replay.table.info import TableInfo
@@ -96,7 +97,13 @@ class Dataset(Iterator[Sample]):
 
 
 class ReplayReader(abc.ABC):
-    """The learner's interface. Not thread safe: one thread samples."""
+    """The learner's interface. Not thread safe: one thread samples.
+
+    Attributes:
+      packs: columns of `Sample.packed`; None: samples do not have it.
+    """
+
+    packs: Columns | None = None
 
     @property
     @abc.abstractmethod

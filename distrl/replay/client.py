@@ -104,6 +104,7 @@ class TableReplayBuffer(UnrollingReplayBuffer):
         self._stop = stop
         self._insert_timeout = insert_timeout
         self._closed = False
+        self.packs = self.columns if self.columns.packs else None
 
     @property
     def is_prioritized(self) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distrl.errors import SpecError
-from distrl.types import TIME_FIELDS, Trajectory
+from distrl.types import TIME_FIELDS, Array, Sample, Trajectory
 
 _ALIGNMENT = 64  # bytes; a cache line, and XLA's alignment of buffers
 _PIECE_BYTES = 4096  # size of the smallest row that `pieces` does not copy
@@ -63,6 +63,7 @@ class _Layout(NamedTuple):
     fields: list[tuple[tuple[int, ...], np.dtype[Any], int]]  # shape, dtype, offset in bytes
     nbytes: int
     fingerprint: int
+    header: npt.NDArray[np.uint8]  # [_ALIGNMENT], of the fingerprint
 
 
 class Columns:
@@ -73,6 +74,7 @@ class Columns:
       has_time: by column, whether its leading axes are `[T + 1, B]` rather than `[B]`.
       leaves: by column, shape and dtype for one stream at one step.
       rows: steps of an unroll, T + 1.
+      packs: whether samples also have their trajectory `packed`, for functions of one array.
     """
 
     def __init__(self, struct: Trajectory, unroll_length: int):
@@ -84,10 +86,16 @@ class Columns:
         paths, self._structure = jax.tree_util.tree_flatten_with_path(
             struct._replace(probability=nothing)
         )
+        self._sampled = jax.tree.structure(struct._replace(probability=0.0))  # it is the last leaf
         self.names = [jax.tree_util.keystr(path) for path, _ in paths]
         self.leaves = [leaf for _, leaf in paths]
         self.has_time = [path[0].name in TIME_FIELDS for path, _ in paths]
         self.rows = unroll_length + 1
+        # Dicts and lists can be changed, and then a trajectory has other leaves than its memory.
+        is_fixed = all(
+            isinstance(key, jax.tree_util.GetAttrKey) for path, _ in paths for key in path
+        )
+        self.packs = is_fixed and all(leaf.dtype.itemsize in (1, 2, 4) for leaf in self.leaves)
         self._version = self.names.index(".version")
         self._layout = functools.lru_cache(maxsize=64)(self._make_layout)
 
@@ -108,7 +116,9 @@ class Columns:
             described.append(f"{self.names[i]} {dtype.str} {shape}")
             nbytes = math.prod(shape) * dtype.itemsize
             offset += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        return _Layout(fields, offset, zlib.crc32("\n".join(described).encode()))
+        fingerprint = zlib.crc32("\n".join(described).encode())
+        header = np.full(_ALIGNMENT // 8, fingerprint, np.uint64).view(np.uint8)
+        return _Layout(fields, offset, fingerprint, header)
 
     def nbytes(self, size: int) -> int:
         """Returns the buffer size of a block of `size` unrolls, in bytes."""
@@ -121,7 +131,7 @@ class Columns:
             room = np.empty(layout.nbytes + _ALIGNMENT, np.uint8)
             start = -room.__array_interface__["data"][0] % _ALIGNMENT
             buffer = room[start : start + layout.nbytes]
-        buffer[:_ALIGNMENT].view(np.uint64)[:] = layout.fingerprint
+        buffer[:_ALIGNMENT] = layout.header
         return Block(self._views(buffer, layout), size, buffer)
 
     def _views(self, buffer: npt.NDArray[Any], layout: _Layout) -> list[npt.NDArray[Any]]:
@@ -193,9 +203,7 @@ class Columns:
         if block.buffer is not None:
             return [block.buffer]
         layout = self._layout(block.size)
-        first = np.zeros(_ALIGNMENT, np.uint8)
-        first[:8].view(np.uint64)[:] = layout.fingerprint
-        pieces, at = [first], _ALIGNMENT
+        pieces, at = [layout.header], _ALIGNMENT
         for i in sorted(range(len(self.names)), key=self.names.__getitem__):
             column, (_, _, offset) = block.columns[i], layout.fields[i]
             if offset > at:
@@ -247,8 +255,36 @@ class Columns:
 
     def trajectory(self, block: Block, probability: npt.NDArray[Any]) -> Trajectory:
         """Returns the block as a `Trajectory`; `probability` is float32 `[B]`."""
-        trajectory = jax.tree_util.tree_unflatten(self._structure, block.columns)
-        return trajectory._replace(probability=probability)
+        return self._sampled.unflatten([*block.columns, probability])
+
+    def sample(
+        self, block: Block, probability: npt.NDArray[Any], keys: npt.NDArray[Any], inserts: int
+    ) -> Sample:
+        """Returns a block as a `Sample`. Args: probability: float32 `[B]`. Others: see there."""
+        trajectory = self.trajectory(block, probability)
+        packed = (trajectory, block.buffer) if self.packs and block.buffer is not None else None
+        return Sample(trajectory, keys, inserts, packed)
+
+    def from_words(self, words: Array, probability: Array) -> Trajectory:
+        """Returns the trajectory in a block's buffer, traced by JAX; only if this `packs`.
+
+        Args:
+          words: the buffer, uint32 `[bytes / 4]`.
+          probability: float32 `[B]`.
+        """
+        columns = []
+        for shape, dtype, offset in self._layout(len(probability)).fields:
+            count, in_word = math.prod(shape), 4 // dtype.itemsize
+            column = words[offset // 4 : offset // 4 + -(-count // in_word)]
+            if in_word > 1:
+                part = np.uint8 if in_word == 4 else np.uint16
+                column = jax.lax.bitcast_convert_type(column, part).reshape(-1)[:count]
+            if dtype == np.bool_:
+                column = column != 0
+            else:
+                column = jax.lax.bitcast_convert_type(column, dtype)
+            columns.append(column.reshape(shape))
+        return self._sampled.unflatten([*columns, probability])
 
 
 def as_slice(indices: npt.NDArray[Any]) -> slice | npt.NDArray[Any]:

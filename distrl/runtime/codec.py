@@ -27,6 +27,8 @@ class Codec:
 
     Attributes:
       row_bytes: size of a row.
+      offsets: of the leaves in a row, in bytes.
+      dtypes: of the leaves.
     """
 
     def __init__(self, struct: Nest, where: str):
@@ -36,18 +38,18 @@ class Codec:
         """
         leaves, self._treedef = jax.tree.flatten(specs.struct(struct))
         self._shapes = [tuple(leaf.shape) for leaf in leaves]
-        self._dtypes = [np.dtype(leaf.dtype) for leaf in leaves]
+        self.dtypes = [np.dtype(leaf.dtype) for leaf in leaves]
         sizes = [
             dtype.itemsize * int(np.prod(shape))
-            for dtype, shape in zip(self._dtypes, self._shapes, strict=True)
+            for dtype, shape in zip(self.dtypes, self._shapes, strict=True)
         ]
-        widest = max([dtype.itemsize for dtype in self._dtypes], default=1)
+        widest = max([dtype.itemsize for dtype in self.dtypes], default=1)
         # Wide items first, so that each item is aligned to its size.
-        self._order = sorted(range(len(leaves)), key=lambda i: -self._dtypes[i].itemsize)
-        self._offsets = [0] * len(leaves)
+        self._order = sorted(range(len(leaves)), key=lambda i: -self.dtypes[i].itemsize)
+        self.offsets = [0] * len(leaves)
         end = 0
         for i in self._order:
-            self._offsets[i] = end
+            self.offsets[i] = end
             end += sizes[i]
         self.row_bytes = -(-end // widest) * widest
         self._names = [f"f{i}" for i in range(len(leaves))]
@@ -56,8 +58,8 @@ class Codec:
             self._rows = np.dtype(
                 {
                     "names": self._names,
-                    "formats": list(zip(self._dtypes, self._shapes, strict=True)),
-                    "offsets": self._offsets,
+                    "formats": list(zip(self.dtypes, self._shapes, strict=True)),
+                    "offsets": self.offsets,
                     "itemsize": self.row_bytes,
                 }
             )
@@ -91,7 +93,7 @@ class Codec:
         """Like `columns`, but leaf by leaf: slower than the fields of a structured dtype."""
         rows = np.frombuffer(data, np.uint8, n * self.row_bytes, offset).reshape(n, self.row_bytes)
         columns = []
-        for dtype, shape, start in zip(self._dtypes, self._shapes, self._offsets, strict=True):
+        for dtype, shape, start in zip(self.dtypes, self._shapes, self.offsets, strict=True):
             end = start + dtype.itemsize * math.prod(shape)
             columns.append(rows[:, start:end].view(dtype).reshape(n, *shape))
         return columns
@@ -127,7 +129,7 @@ class Codec:
     def from_rows(self, rows: Array) -> Nest:
         """Returns the nest in rows uint8 `[n, row_bytes]`; traced by JAX."""
         leaves, n = [], rows.shape[0]
-        for dtype, shape, start in zip(self._dtypes, self._shapes, self._offsets, strict=True):
+        for dtype, shape, start in zip(self.dtypes, self._shapes, self.offsets, strict=True):
             count = int(np.prod(shape))
             leaf = rows[:, start : start + count * dtype.itemsize]
             if dtype == np.bool_:
@@ -145,10 +147,10 @@ class Codec:
         n = leaves[0].shape[0]
         columns, end = [], 0
         for i in self._order:
-            leaf = jnp.asarray(leaves[i]).astype(self._dtypes[i])
+            leaf = jnp.asarray(leaves[i]).astype(self.dtypes[i])
             if leaf.dtype == np.bool_:
                 leaf = leaf.astype(np.uint8)
-            size = self._dtypes[i].itemsize * int(np.prod(self._shapes[i]))
+            size = self.dtypes[i].itemsize * int(np.prod(self._shapes[i]))
             columns.append(jax.lax.bitcast_convert_type(leaf, np.uint8).reshape(n, size))
             end += size
         columns.append(jnp.zeros((n, self.row_bytes - end), np.uint8))

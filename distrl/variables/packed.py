@@ -11,6 +11,7 @@ import numpy.typing as npt
 from distrl.agents.agent import Agent
 from distrl.agents.structs import params_struct
 from distrl.runtime.codec import Codec
+from distrl.runtime.joined import Joined, Layout, Run
 from distrl.shared_memory.published import PublishedVersions, read_version, shared_memory_domain
 from distrl.types import Params
 
@@ -41,6 +42,8 @@ class ParamsCodec:
         """Args: agent: the parameters' agent."""
         self._codec = Codec(params_struct(agent), "parameters")
         self.nbytes = self._codec.row_bytes
+        self._layout: Layout | None = None
+        self._runs: list[Run] = []  # of `_layout`
         self._split = jax.jit(lambda rows: _first(self._codec.from_rows(rows)))
 
     @property
@@ -48,10 +51,17 @@ class ParamsCodec:
         """Whether a version is quick to copy."""
         return is_small(self.nbytes)
 
-    def put(self, params: Params, memory: npt.NDArray[Any]) -> None:
+    def put(self, params: Params | Joined, memory: npt.NDArray[Any]) -> None:
         """Packs parameters into memory, uint8 `[nbytes]`."""
-        rows = jax.tree.map(lambda leaf: np.asarray(leaf)[None], params)
-        self._codec.put(rows, self._codec.columns(memory, 1))
+        if isinstance(params, Joined):
+            if params.layout is not self._layout:
+                self._layout = params.layout
+                self._runs = params.layout.runs(self._codec.offsets, self._codec.dtypes)
+            for number, start, stop, offset in self._runs:
+                run = params.vectors[number].reshape(-1)[start:stop].view(np.uint8)
+                memory[offset : offset + len(run)] = run
+            return
+        self._codec.put(params, self._codec.columns(memory, 1))  # columns [1, ...] broadcast
 
     def unpack(self, data: bytes | npt.NDArray[Any]) -> Params:
         """Unpacks parameters, as views of the packed ones."""

@@ -105,7 +105,7 @@ class VariableService:
             if self._board is None:
                 return
             learner: Any = self._source
-            version, params = learner.variables
+            version, params = learner.published.current_to_copy()
             self._board.write(version, functools.partial(self._codec.put, params))
 
     def _put(self, version: int, params: Params, *kept: int) -> None:

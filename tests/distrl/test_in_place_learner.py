@@ -1,12 +1,13 @@
 """Updates that overwrite parameters and learner state, of which others get copies."""
 
 import threading
+import types
 
 import jax
 import numpy as np
 import pytest
 
-from distrl import presets
+from distrl import in_place_learner, presets, specs
 from distrl.agents.agent import PRIORITIES
 from distrl.agents.compiling import may_overwrite
 from distrl.agents.dqn import DQNConfig
@@ -15,7 +16,10 @@ from distrl.in_place_learner import InPlaceLearner, follows_structs
 from distrl.learner import Learner
 from distrl.learning import joined_params
 from distrl.learning.random_batches import NoReplay, random_batch
-from distrl.types import Sample
+from distrl.replay.columns import Columns
+from distrl.runtime.joined import Joined
+from distrl.specs import trajectory_struct
+from distrl.types import Sample, Trajectory
 
 pytestmark = pytest.mark.skipif(not may_overwrite(), reason="this JAX may not overwrite arrays")
 
@@ -24,6 +28,14 @@ AGENTS = {
     for name, env in (("dqn", "CartPole-v1"), ("sac", "Pendulum-v1"))
 }
 BOTH = pytest.mark.parametrize("keeps_params", [False, True])
+
+
+def read_to_copy(learner):
+    version, params = learner.published.current_to_copy()
+    return version, params.split() if isinstance(params, Joined) else params
+
+
+READS = {"to_keep": lambda learner: learner.variables, "to_copy": read_to_copy}
 
 
 def batch(agent, seed=0, inserts=0):
@@ -65,6 +77,61 @@ def test_it_learns_what_another_learner_does(name, keeps_params):
             each.update(batch(AGENTS[name], seed))
         same(arrays(one), arrays(other))
     same(one.get_variables(4), other.get_variables(4))
+
+
+@BOTH
+@pytest.mark.parametrize("small_batch", [1 << 16, 0])
+def test_packed_samples_are_learned_from_as_others(keeps_params, small_batch, monkeypatch):
+    monkeypatch.setattr(in_place_learner, "_SMALL_BATCH", small_batch)
+    agent, forms = AGENTS["dqn"], []
+    columns = Columns(trajectory_struct(agent.env_spec, (), ()), 1)
+    one = InPlaceLearner(agent, NoReplay(columns), seed=0, keeps_params=keeps_params)
+    other, update = plain(), one._update
+
+    def spied(*args):
+        forms.append(type(args[-1]))
+        return update(*args)
+
+    one._update = spied
+    packed = tuple if small_batch else Trajectory
+    for seed in range(3):
+        sample = batch(agent, seed)
+        block = columns.allocate(4)
+        columns.put(block, slice(None), columns.block(sample.trajectory))
+        again = columns.sample(block, sample.trajectory.probability, sample.key, 0)
+        one.update(again)
+        other.update(sample)
+        same(arrays(one), arrays(other))
+        later = batch(agent, seed + 10)  # what was packed says nothing about it
+        one.update(again._replace(trajectory=later.trajectory))
+        other.update(later)
+        same(arrays(one), arrays(other))
+    assert forms == [packed, Trajectory] * 3
+
+
+@BOTH
+def test_what_is_compiled_ahead_is_what_samples_need(keeps_params):
+    agent = AGENTS["dqn"]
+    columns = Columns(trajectory_struct(agent.env_spec, (), ()), 1)
+    one = InPlaceLearner(agent, NoReplay(columns), seed=0, keeps_params=keeps_params)
+    sample = batch(agent)
+    given, structs = [], specs.struct(sample.trajectory)
+    one._update, update = types.SimpleNamespace(lower=None), one._update
+
+    def lower(*args):
+        given.extend(args)
+        return types.SimpleNamespace(compile=lambda: None)
+
+    one._update.lower = lower
+    one.compile_ahead(structs)
+    one.ahead.wait()
+    one._update = update
+    block = columns.allocate(4)
+    columns.put(block, slice(None), columns.block(sample.trajectory))
+    again = columns.sample(block, sample.trajectory.probability, sample.key, 0)
+    words, probability = one._batch(again)
+    assert (words.shape, words.dtype) == (given[-1][0].shape, given[-1][0].dtype)
+    assert (probability.shape, probability.dtype) == (given[-1][1].shape, given[-1][1].dtype)
 
 
 @BOTH
@@ -126,21 +193,23 @@ def test_which_agents_can_have_it():
         assert not follows_structs(other)
 
 
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
 @BOTH
-def test_what_was_given_out_stays_as_it_is(keeps_params):
+def test_what_was_given_out_stays_as_it_is(keeps_params, read):
     one, agent = learner(keeps_params), AGENTS["dqn"]
     shown = []
     one.on_update = lambda version, trained_steps, logs, params: shown.append(params)
     kept = []
     for seed in range(3):
-        version, params = one.variables
+        version, params = read(one)
         kept.append((params, one.state()))
         assert version == one.state().version == seed
         one.update(batch(agent, seed))
     for (params, state), after in zip(kept, shown, strict=True):
         same(params, state.params)
         assert differ(params, after)
-    same(shown[-1], one.variables[1])
+    for last in READS.values():
+        same(shown[-1], last(one)[1])
     for params, of_update in zip([params for params, _ in kept[1:]], shown, strict=False):
         same(params, of_update)
 
@@ -164,19 +233,20 @@ def test_it_resumes_from_a_state_which_stays_as_it_is(keeps_params):
     same(arrays(again), state[1:3])
 
 
+@pytest.mark.parametrize("first", READS.values(), ids=READS)
 @BOTH
-def test_parameters_that_are_not_finite_are_not_given_out(keeps_params):
+def test_parameters_that_are_not_finite_are_not_given_out(keeps_params, first):
     one, agent = learner(keeps_params), AGENTS["dqn"]
     one.update(batch(agent))
-    version, params = one.variables
+    version, params = first(one)
     kept = jax.tree.map(np.array, params)
     sample = batch(agent, 1)
     sample.trajectory.timestep.reward[:] = np.nan
     one.update(sample)
     assert one.version == 2
-    for _ in range(2):
-        assert one.variables[0] == version == 1
-        same(one.variables[1], kept)
+    for read in (*READS.values(), first):
+        assert read(one)[0] == version == 1
+        same(read(one)[1], kept)
         one.update(sample)
 
 
@@ -198,7 +268,7 @@ def test_a_state_is_copied_between_two_updates(monkeypatch):
     try:
         assert begun.wait(30.0)
         monkeypatch.setattr(joined_params, "UPDATE_S", 0.01)
-        for read in (one.state, lambda: one.variables):
+        for read in (one.state, lambda: one.variables, one.published.current_to_copy):
             with pytest.raises(DeadlineExceeded, match=r"an update has taken more than 0\.01 s"):
                 read()
         monkeypatch.undo()
@@ -214,11 +284,12 @@ def test_a_state_is_copied_between_two_updates(monkeypatch):
     same(params, state.params)
 
 
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
 @BOTH
-def test_an_update_that_raises_leaves_the_last_copy_of_the_parameters(keeps_params):
+def test_an_update_that_raises_leaves_the_last_copy_of_the_parameters(keeps_params, read):
     one, agent = learner(keeps_params), AGENTS["dqn"]
     one.update(batch(agent))
-    version, params = one.variables
+    version, params = read(one)
     kept = jax.tree.map(np.array, params)
     one.update(batch(agent, 1))
     update = one._update
@@ -232,9 +303,10 @@ def test_an_update_that_raises_leaves_the_last_copy_of_the_parameters(keeps_para
         one.update(batch(agent, 2))
     with pytest.raises(SaveError, match="state after 2 updates is lost: the next one"):
         one.state()
-    assert version == 1 and one.variables[0] == (2 if keeps_params else 1)
-    if not keeps_params:
-        same(one.variables[1], kept)
+    for again in READS.values():
+        assert version == 1 and again(one)[0] == (2 if keeps_params else 1)
+        if not keeps_params:
+            same(again(one)[1], kept)
 
 
 @BOTH

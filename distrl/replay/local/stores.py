@@ -162,8 +162,8 @@ class LocalRing:
         draw = self._ring.choose(count, self._sampler, self._unrolls)
         batch = self.columns.take(self._stored, draw.indices)
         self.counts.samples += count
-        trajectory = self.columns.trajectory(batch, draw.probability)
-        return Sample(trajectory, draw.keys.astype(np.uint64), self.counts.inserts)
+        keys = draw.keys.view(np.uint64)
+        return self.columns.sample(batch, draw.probability, keys, self.counts.inserts)
 
     def _unrolls(self, indices: npt.NDArray[Any]) -> Trajectory:
         ones = np.ones(len(indices), np.float32)

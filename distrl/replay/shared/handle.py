@@ -57,6 +57,7 @@ class TableHandle:
         """
         self._table = table
         self._sampler = sampler
+        self._batch_wait = f"a batch of {table.batch_size} waits for samples"
         self.columns = Columns(struct, table.config.unroll_length)
         try:
             self._stored = self.columns.unpack(table.data, table.slots)
@@ -143,8 +144,7 @@ class TableHandle:
     def sample(self, stop: threading.Event | None, timeout: float | None) -> Sample:
         """As `Table.sample`."""
         batch = self.sample_block(stop, timeout)
-        trajectory = self.columns.trajectory(batch.block, batch.probability)
-        return Sample(trajectory, batch.keys, batch.inserts)
+        return self.columns.sample(*batch)
 
     def sample_block(
         self, stop: _Stop, timeout: float | None, buffer: npt.NDArray[Any] | None = None
@@ -157,9 +157,7 @@ class TableHandle:
 
     def _wait_for_batch(self, stop: _Stop, timeout: float | None) -> None:
         """Waits until a batch may be sampled; with the lock held."""
-        table = self._table
-        wait = f"a batch of {table.batch_size} waits for samples"
-        self._wait(clients.SAMPLES, table.can_sample, wait, stop, timeout)
+        self._wait(clients.SAMPLES, self._table.can_sample, self._batch_wait, stop, timeout)
 
     def _take(self, store: QueueSlots, out: Block, stop: _Stop, timeout: float | None) -> Batch:
         table, count = self._table, self._table.batch_size
@@ -195,7 +193,7 @@ class TableHandle:
         columns.take(self._stored, slots, out)
         for attempt in range(_TRIES):
             fence()  # an overwritten slot has another key before its data changes
-            if not store.overwritten(slots, draw.keys).any():
+            if not np.count_nonzero(store.overwritten(slots, draw.keys)):
                 break
             with table.lock:
                 stale = np.flatnonzero(store.overwritten(slots, draw.keys))
@@ -213,7 +211,7 @@ class TableHandle:
                     columns.put(out, stale, columns.take(self._stored, slots[stale]))
                     break
             columns.put(out, stale, columns.take(self._stored, slots[stale]))
-        return Batch(out, draw.probability, draw.keys.astype(np.uint64), inserts)
+        return Batch(out, draw.probability, draw.keys.view(np.uint64), inserts)
 
     def _unrolls(self, slots: npt.NDArray[Any]) -> Trajectory:
         ones = np.ones(len(slots), np.float32)

@@ -3,6 +3,7 @@
 import threading
 import time
 
+import jax
 import numpy as np
 import pytest
 
@@ -78,6 +79,22 @@ def test_priorities_are_checked(make_replay):
     for keys, priorities in (([1, 2], [1.0]), ([1], [-1.0]), ([1], [np.nan]), ([1], [np.inf])):
         with pytest.raises(SpecError, match="update_priorities"):
             learner.update_priorities(np.array(keys, np.uint64), np.array(priorities))
+
+
+@pytest.mark.parametrize("table", ["uniform", "prioritized"])
+def test_what_is_packed_is_the_sample(make_replay, streams, take, table):
+    replay = make_replay(ReplayConfig(table, T, max_size=8, min_size_to_sample=8), 5)
+    actor, learner = replay.client(), replay.client()
+    streams.add_to(actor, np.arange(4, dtype=np.int32), 2 * T + 1)
+    actor.flush()
+    for sample in take(learner, 3):
+        if learner.packs is None:
+            assert sample.packed is None
+            continue
+        trajectory, memory = sample.packed
+        assert trajectory is sample.trajectory
+        taken = learner.packs.from_words(memory.view(np.uint32), trajectory.probability)
+        jax.tree.map(np.testing.assert_array_equal, taken, trajectory)
 
 
 def test_min_size_to_sample(make_replay, streams):

@@ -160,11 +160,8 @@ class Learns(Large):
 
     def __init__(self):
         super().__init__()
-        self.published = types.SimpleNamespace(on_change=None)
-
-    @property
-    def variables(self):
-        return self.get_variables(-1)
+        newest = functools.partial(self.get_variables, -1)
+        self.published = types.SimpleNamespace(on_change=None, current_to_copy=newest)
 
 
 def test_small_ones_are_read_without_asking_until_their_writer_ends(files):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,10 +14,39 @@ from distrl.types import Array, Nest
 _SMALL = 20_000  # elements; larger leaves stay as they are: copying them would cost more
 
 
-class _Layout(NamedTuple):
+class Run(NamedTuple):
+    """A part of a vector that is as contiguous elsewhere."""
+
+    vector: int  # its number
+    start: int  # elements
+    stop: int
+    offset: int  # bytes, there
+
+
+class Layout(NamedTuple):
+    """What a `Joined` has besides its vectors."""
+
     structure: Any  # JAX's, of the nest
     shapes: tuple[tuple[int, ...], ...]  # of its leaves
     groups: tuple[tuple[int, ...], ...]  # numbers of the leaves in each vector
+
+    def runs(self, offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> list[Run]:
+        """Returns the longest runs of all leaves, in memory that has them at offsets in bytes.
+
+        Args:
+          offsets: of the leaves, in the nest's order.
+          dtypes: of the leaves, which are the vectors'.
+        """
+        runs: list[Run] = []
+        for number, group in enumerate(self.groups):
+            stop, expected = 0, -1
+            for index in group:
+                size, offset = math.prod(self.shapes[index]), offsets[index]
+                run = Run(number, stop, stop, offset) if offset != expected else runs.pop()
+                stop += size
+                runs.append(run._replace(stop=stop))
+                expected = offset + size * dtypes[index].itemsize
+        return runs
 
 
 @jax.tree_util.register_pytree_node_class
@@ -28,11 +58,13 @@ class Joined:
     takes 200 us in the place of 260, on one core with JAX 0.12, TD3's for Pendulum 7 % less.
 
     Attributes:
-      vectors: the vectors, and large leaves. In JAX's eyes, a `Joined` is a nest of these.
+      vectors: the vectors, and large leaves. In JAX's eyes, a `Joined` is a nest of these; to find
+        that out takes longer than to be given them.
+      layout: where the leaves are.
     """
 
-    def __init__(self, vectors: tuple[Array, ...], layout: _Layout):
-        self.vectors, self._layout = vectors, layout
+    def __init__(self, vectors: tuple[Array, ...], layout: Layout):
+        self.vectors, self.layout = vectors, layout
 
     @classmethod
     def of(cls, nest: Nest) -> "Joined":
@@ -41,7 +73,7 @@ class Joined:
         groups: dict[Any, list[int]] = {}
         for index, leaf in enumerate(leaves):
             groups.setdefault(leaf.dtype if leaf.size < _SMALL else index, []).append(index)
-        layout = _Layout(
+        layout = Layout(
             structure,
             tuple(leaf.shape for leaf in leaves),
             tuple(map(tuple, groups.values())),
@@ -50,7 +82,7 @@ class Joined:
 
     def split(self) -> Nest:
         """Returns the nest: views if the vectors are NumPy's, and else to be traced."""
-        structure, shapes, groups = self._layout
+        structure, shapes, groups = self.layout
         leaves: list[Any] = [None] * len(shapes)
         for vector, group in zip(self.vectors, groups, strict=True):
             if len(group) == 1:
@@ -63,14 +95,18 @@ class Joined:
 
     def on_host(self) -> Nest:
         """Returns the nest as NumPy arrays, which must not be changed; waits for them."""
-        return jax.tree.map(np.asarray, self).split()
+        return self.map(np.asarray).split()
 
-    def tree_flatten(self) -> tuple[tuple[Array, ...], _Layout]:
+    def map(self, function: Callable[[Any], Array]) -> "Joined":
+        """Returns what a function makes of the vectors, which keeps their shapes."""
+        return Joined(tuple(map(function, self.vectors)), self.layout)
+
+    def tree_flatten(self) -> tuple[tuple[Array, ...], Layout]:
         """See `jax.tree_util.register_pytree_node_class`."""
-        return self.vectors, self._layout
+        return self.vectors, self.layout
 
     @classmethod
-    def tree_unflatten(cls, layout: _Layout, vectors: Any) -> "Joined":
+    def tree_unflatten(cls, layout: Layout, vectors: Any) -> "Joined":
         """See `jax.tree_util.register_pytree_node_class`."""
         return cls(tuple(vectors), layout)
 

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from distrl.learning import joined
-from distrl.learning.joined import Joined
+from distrl.runtime import joined
+from distrl.runtime.codec import Codec
+from distrl.runtime.joined import Joined
 
 NEST = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -69,3 +70,23 @@ def test_how_large_a_leaf_is_joined(monkeypatch):
     made = jax.jit(Joined.of)({"w": NEST["w"], "b": NEST["b"]})
     assert [x.shape for x in made.vectors] == [(1,), (2, 3)]
     same(made.on_host(), {"w": NEST["w"], "b": NEST["b"]})
+
+
+@pytest.mark.parametrize(
+    "widths", [(4, 4), (4, 2), (1, 4)], ids=["in order", "others between", "other order"]
+)
+def test_runs_are_what_a_codec_copies(widths):
+    """Whatever order the leaves have there, and in vectors."""
+    types = {4: np.float32, 2: np.float16, 1: np.int8}
+    nest = {
+        name: np.arange(7 * i, 7 * i + 6).astype(types[widths[i % 2]]).reshape(2, 3)
+        for i, name in enumerate("abcd")
+    }
+    codec, made = Codec(nest, "parameters"), jax.jit(Joined.of)(nest).map(np.asarray)
+    memory = np.zeros(codec.row_bytes, np.uint8)
+    runs = made.layout.runs(codec.offsets, codec.dtypes)
+    for number, start, stop, offset in runs:
+        part = made.vectors[number][start:stop].view(np.uint8)
+        memory[offset : offset + len(part)] = part
+    assert memory.tobytes() == codec.pack(jax.tree.map(lambda x: x[None], nest), 1)
+    assert len(runs) == len(set(widths))
