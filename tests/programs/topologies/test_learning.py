@@ -46,7 +46,15 @@ def test_cartpole_is_learned_in_one_process(tmp_path, core):
         ("dqn", "CartPole-v1", ("--config.replay.table=prioritized",)),
         ("r2d2", "CartPole-v1", ("--topology=light_env",)),
         ("sac", "Pendulum-v1", ("--max_env_steps=4000",)),  # an update for each step
-        ("td3", "Pendulum-v1", ("--topology=light_env", "--max_env_steps=4000")),
+        (
+            "td3",
+            "Pendulum-v1",
+            (
+                "--topology=light_env",
+                "--max_env_steps=4000",
+                "--config.replay.min_size_to_sample=1000",
+            ),
+        ),
     ],
 )
 def test_every_kind_of_agent_runs_in_programs(tmp_path, agent, env, flags, backend):
