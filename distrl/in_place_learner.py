@@ -98,11 +98,11 @@ class InPlaceLearner(Learner):
 
     def _batch(self, sample: Sample) -> Trajectory | _Words:
         trajectory, packed = sample.trajectory, sample.packed
-        if self._columns is None or packed is None or packed[0] is not trajectory:
-            return trajectory
-        if len(packed[1]) > _SMALL_BATCH:
-            return trajectory
-        return packed[1].view(np.uint32), trajectory.probability
+        if self._columns is not None and packed is not None and packed[0] is trajectory:
+            memory = packed[1]
+            if len(memory) <= _SMALL_BATCH:
+                return memory.view(np.uint32), trajectory.probability
+        return trajectory
 
     def _results(self, made: tuple[Any, ...]) -> tuple[Any, ...]:
         params, learner_state, *others = made

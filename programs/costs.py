@@ -50,11 +50,10 @@ def measure(experiment: Experiment, cores: int) -> Costs:
     if jax.default_backend() == GPU:
         devices[GPU] = jax.devices(GPU)[0]
     columns = Columns(builder.struct, builder.task.replay.unroll_length)
-    packs = columns if columns.packs else None
     measured = {}
     for name, device in devices.items():
         with jax.default_device(device):
-            learner = builder.make_learner(NoReplay(packs))  # type: ignore[arg-type]
+            learner = builder.make_learner(NoReplay(columns))  # type: ignore[arg-type]
             inferencer = builder.make_inferencer(VariableClient(learner, NEVER), many)
             inferences = {n: _inference(builder, inferencer, n) for n in (few, many)}
             if name == CPU:

@@ -46,6 +46,12 @@ def batch(agent, seed=0, inserts=0):
     return sample._replace(trajectory=sample.trajectory._replace(timestep=timestep))
 
 
+def packed_as(columns, sample):
+    block = columns.allocate(len(sample.key))
+    columns.put(block, slice(None), columns.block(sample.trajectory))
+    return columns.sample(block, sample.trajectory.probability, sample.key, sample.inserts)
+
+
 def learner(keeps_params=False, name="dqn"):
     return InPlaceLearner(AGENTS[name], NoReplay(), seed=0, keeps_params=keeps_params)
 
@@ -96,9 +102,7 @@ def test_packed_samples_are_learned_from_as_others(keeps_params, small_batch, mo
     packed = tuple if small_batch else Trajectory
     for seed in range(3):
         sample = batch(agent, seed)
-        block = columns.allocate(4)
-        columns.put(block, slice(None), columns.block(sample.trajectory))
-        again = columns.sample(block, sample.trajectory.probability, sample.key, 0)
+        again = packed_as(columns, sample)
         one.update(again)
         other.update(sample)
         same(arrays(one), arrays(other))
@@ -126,9 +130,7 @@ def test_what_is_compiled_ahead_is_what_samples_need(keeps_params):
     one.compile_ahead(structs)
     one.ahead.wait()
     one._update = update
-    block = columns.allocate(4)
-    columns.put(block, slice(None), columns.block(sample.trajectory))
-    again = columns.sample(block, sample.trajectory.probability, sample.key, 0)
+    again = packed_as(columns, sample)
     words, probability = one._batch(again)
     assert (words.shape, words.dtype) == (given[-1][0].shape, given[-1][0].dtype)
     assert (probability.shape, probability.dtype) == (given[-1][1].shape, given[-1][1].dtype)
